@@ -158,6 +158,15 @@ def test_streams_of_batches_and_lazy_frames_are_tables(make):
         assert list(predict(make, given, columns=["n", "text"])) == expected
 
 
+def test_lazy_frames_are_computed_as_they_are_read(monkeypatch):
+    collected, collect = [], polars.LazyFrame.collect
+    monkeypatch.setattr(polars.LazyFrame, "collect", lambda frame: collected.append(collect(frame)) or collected[-1])
+    lazy = polars.DataFrame({"n": range(5)}).lazy()
+    assert list(map(str, predict(Acting(), lazy.filter(polars.col("n") > 2), columns="n"))) == ["3", "4"]
+    assert not list(predict(Acting(), lazy.filter(polars.col("n") > 7), columns="n"))
+    assert not any(map(len, collected))
+
+
 def test_series_and_arrays_are_elements_though_they_can_be_streams():
     for given in (polars.Series(["a", "b"]), pyarrow.chunked_array([["a"], ["b"]])):
         assert list(map(str, predict(Acting(), given))) == ["a", "b"]

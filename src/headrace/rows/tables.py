@@ -86,12 +86,12 @@ def elements_of(
 
 
 def table_or_elements(handler: Any, given: Any, batching: BatchingConfig | None) -> Any:
-    """What is given to ``predict``: a lazy frame of Polars computed, a stream of Arrow's batches as a reader of rows.
+    """What is given to ``predict``; a stream of Arrow's batches, or a lazy frame of Polars, as a reader of rows.
 
     Such batches stay elements of a handler that takes batches, or columns, for its elements.
     """
     if type(given).__module__.partition(".")[0] == "polars" and hasattr(given, "collect"):
-        return given.collect()
+        given = _computed_in_batches(given)
     if is_of_columns(given) or not hasattr(given, "__arrow_c_stream__") or hasattr(given, "__len__"):
         return given  # what has a length is a series, or a chunked array
     import pyarrow  # noqa: PLC0415 - only such a stream needs it
@@ -99,6 +99,17 @@ def table_or_elements(handler: Any, given: Any, batching: BatchingConfig | None)
     reader = pyarrow.RecordBatchReader.from_stream(given)
     are_elements = (batching is not None and batching.columnar) or getattr(handler, "should_skip_batching", bool)()
     return (batch for batch in reader) if are_elements else reader
+
+
+def _computed_in_batches(lazy: Any) -> Any:
+    """A reader of a lazy frame of Polars, which is computed as it is read; of a Polars that cannot do so, the frame."""
+    if not hasattr(lazy, "collect_batches"):
+        return lazy.collect()
+    import pyarrow  # noqa: PLC0415 - only such a frame needs it
+
+    frames = lazy.collect_batches(lazy=True)
+    batches = (batch for frame in frames for batch in frame.to_arrow().to_batches())
+    return pyarrow.RecordBatchReader.from_batches(lazy.head(0).collect().to_arrow().schema, batches)
 
 
 def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
