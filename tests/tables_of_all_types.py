@@ -17,9 +17,9 @@ def parquet(path, **columns):
 
 
 def write_columns_of_all_types(path):
-    """3,000 rows of Parquet; of the columns a and b, 13 stands in the first in each 500th row."""
+    """1,500 rows of Parquet; of the columns a and b, 13 stands in the first in each 500th row."""
     rng = numpy.random.default_rng(5)
-    count = 3000
+    count = 1500
     a = rng.normal(size=count) * 20
     a[::500] = 13
     return parquet(

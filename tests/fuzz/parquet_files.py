@@ -26,8 +26,6 @@ class Count(int):
 
 
 class Made(NamedTuple):
-    """A file."""
-
     content: bytes
     columns: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -111,7 +109,6 @@ def _length(random: Random) -> Count:
 
 
 def _time(unit: int) -> Callable[[Random], Count]:
-    """Of units of so many nanoseconds."""
 
     def time(random: Random) -> Count:
         number = _nanoseconds(random, 0, 86400 * 10**9 - 1) // unit
@@ -123,7 +120,6 @@ def _time(unit: int) -> Callable[[Random], Count]:
 
 
 def _nowhere(values: list[int]) -> Callable[[Random], Count]:
-    """What Python does not have."""
     return lambda random: _count(random.choice(values), None) if random.random() < 0.1 else None
 
 
@@ -178,13 +174,7 @@ def is_readable(value: Any) -> bool:
 
 
 def make(random: Random, *, columns: tuple[str, ...] | None = None, beyond: bool = False) -> Made:
-    """A file.
-
-    Args:
-        random: decides.
-        columns: their names.
-        beyond: whether some rows are to have values that Python does not have.
-    """
+    """A file; some rows may have values ``beyond`` those that Python has."""
     names = columns or random.sample(["a", "b", "é", 'q"', "", "A", "n\n"], random.choice([1, 2, 3, 5]))
     scalars = SCALARS + 3 * BEYOND if beyond else SCALARS
     kinds = {name: _kind(random, scalars, 2) for name in names}

@@ -78,8 +78,6 @@ _UNFIT = {
 
 
 class Wrong(NamedTuple):
-    """A record that cannot be read."""
-
     text: str
     """What is not UTF-8 as ``\\xNN``; without the end of its last line."""
     line: int
@@ -109,7 +107,6 @@ def make(random: Random) -> Made:
 
 
 def make_csv(random: Random) -> Made:
-    """A CSV file."""
     return _Csv(random).file()
 
 
@@ -219,8 +216,6 @@ def _text(random: Random, strange: float = 0.3) -> str:
 
 
 class _Csv:
-    """One CSV file in the making."""
-
     def __init__(self, random: Random) -> None:
         self.random = random
         self.strange = random.choice([0, 0.01, 0.3])
@@ -233,7 +228,6 @@ class _Csv:
         self.records: list[dict[str, Any] | Wrong] = []
 
     def file(self) -> Made:
-        """The file."""
         random = self.random
         header = self.delimiter.join(self._quoted(name, always='"' in name) for name in self.columns)
         self._add(header.encode())

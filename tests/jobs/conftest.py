@@ -4,14 +4,12 @@ import itertools
 import json
 import pickle
 from dataclasses import replace
-from functools import cache, partial
 
 import numpy
 import pandas
 import pyarrow.parquet
 import pytest
 from sklearn.base import BaseEstimator
-from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
 from headrace.cli.columns import choose
@@ -31,44 +29,30 @@ class Picky(LogisticRegression):
     """Refuses a batch with a row that begins with 13."""
 
     def predict(self, rows):
-        """As that of its class."""
         if (numpy.asarray(rows)[:, 0] == 13).any():
             raise ValueError("13 again")
         return super().predict(rows)
 
 
-@cache
-def _fitted(make, as_rows=numpy.asarray):
-    rows = numpy.random.default_rng(3).normal(size=(50, 2)) * 20
-    return pickle.dumps(make().fit(as_rows(rows), rows.sum(axis=1) > 0))
-
-
-_frame = partial(pandas.DataFrame, columns=["a", "b"])
-_boosted = partial(HistGradientBoostingClassifier, max_iter=3, min_samples_leaf=2)
-
-
-@pytest.fixture
-def logistic(tmp_path):
+@pytest.fixture(scope="session")
+def logistic(tmp_path_factory):
     """The file of a model of two columns, that refuses some rows."""
-    path = tmp_path / "model.pkl"
-    path.write_bytes(_fitted(Picky))
+    rows = numpy.random.default_rng(3).normal(size=(50, 2)) * 20
+    path = tmp_path_factory.mktemp("model") / "model.pkl"
+    path.write_bytes(pickle.dumps(Picky().fit(rows, rows.sum(axis=1) > 0)))
     return str(path)
 
 
 @pytest.fixture
-def of_frames(tmp_path):
-    """The file of a model of frames with the columns a and b; it takes what is missing."""
-    path = tmp_path / "frames.pkl"
-    path.write_bytes(_fitted(_boosted, _frame))
-    return str(path)
+def handler_of(tmp_path):
+    """Pickles a model of scikit-learn for a handler of such a file."""
 
+    def make(model, kind=SklearnModelHandlerNumpy, **options):
+        path = tmp_path / f"{type(model).__name__}.pkl"
+        path.write_bytes(pickle.dumps(model))
+        return kind(str(path), **options)
 
-@pytest.fixture
-def plain(tmp_path):
-    """The file of a model that is known everywhere."""
-    path = tmp_path / "plain.pkl"
-    path.write_bytes(_fitted(LogisticRegression))
-    return str(path)
+    return make
 
 
 @pytest.fixture
@@ -85,10 +69,10 @@ def write(tmp_path, monkeypatch):
     return to
 
 
-@pytest.fixture
-def good(tmp_path):
-    """3,000 rows of Parquet with columns of all kinds."""
-    return write_columns_of_all_types(tmp_path / "good.parquet")
+@pytest.fixture(scope="session")
+def good(tmp_path_factory):
+    """1,500 rows of Parquet with columns of all kinds."""
+    return write_columns_of_all_types(tmp_path_factory.mktemp("good") / "good.parquet")
 
 
 @pytest.fixture
@@ -150,21 +134,17 @@ def _letters(path):
 
 
 class Answers(BaseEstimator):
-    """Answers in a form of its own."""
+    """Answers with sums, in a form of its own."""
 
     def __init__(self, form):
         self.form = form
 
     def predict(self, rows):
-        """Sums, in that form."""
         return FORMS[self.form](numpy.asarray(rows).sum(axis=1))
 
 
 class Unwritable:
-    """Has no form in JSON."""
-
     def tolist(self):
-        """None."""
         raise RuntimeError("no list")
 
 

@@ -1,7 +1,6 @@
 """Columns that go to a model by their names, or as texts: the same comes of them as row by row."""
 
 import json
-import pickle
 import random
 from types import SimpleNamespace
 
@@ -15,7 +14,6 @@ from sklearn.pipeline import make_pipeline
 
 from headrace import ConfigurationError, predict_table
 from headrace.handlers.onnx_inference import OnnxModelHandlerNumpy
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from tables_of_all_types import OUTPUTS, parquet
 
 TYPES = {"n": "int64", "x": "float", "t": "string", "v": "double", "y": "bool", "money": "float"}
@@ -28,11 +26,9 @@ class Session:
         self.names = names
 
     def get_inputs(self):
-        """Inputs of a number, a text and a vector."""
         return [SimpleNamespace(name=name, type=f"tensor({TYPES[name]})", shape=[None]) for name in self.names]
 
     def run(self, _, feeds):
-        """A text for each row."""
         if any((values == 1313).any() for values in feeds.values()):
             raise ValueError("1313 again")
         columns = [[(name, str(values.dtype), row) for row in values.tolist()] for name, values in feeds.items()]
@@ -47,7 +43,6 @@ class Describing(OnnxModelHandlerNumpy):
         self.names = names
 
     def load_model(self):
-        """The session."""
         return Session(self.names)
 
 
@@ -99,14 +94,9 @@ def test_parquet(both_ways, tmp_path, output):
     both_ways(path, columns="ytxnv", handler=Describing(), output=output)
 
 
-def test_columns_that_no_array_holds_go_row_by_row(both_ways, tmp_path, good):
+def test_columns_that_no_array_holds_go_row_by_row_or_are_refused_before_anything_runs(both_ways, good):
     both_ways(good, columns=["money"], handler=Describing(["money"]), in_columns=False)
-
-
-def test_a_type_that_no_handler_of_numbers_takes_is_refused_before_anything_runs(both_ways, good):
-    with pytest.raises(
-        ConfigurationError, match=r"column 'day' holds date, which Describing cannot take; leave it out"
-    ):
+    with pytest.raises(ConfigurationError, match="column 'day' holds date, which Describing cannot take; leave it out"):
         both_ways(good, columns=["money", "day"], handler=Describing())
 
     class OfDays(Describing):
@@ -130,10 +120,9 @@ def test_objects_of_a_data_frame_that_are_no_column_of_arrows():
     assert found["outcome"].tolist() == ["predicted", "failed", "failed"]
 
 
-def test_texts_go_to_a_vectorizer_in_blocks(both_ways, tmp_path):
+def test_texts_go_to_a_vectorizer_in_blocks(both_ways, tmp_path, handler_of):
     model = make_pipeline(CountVectorizer(), MultinomialNB()).fit(["good day", "bad day"], [1, 0])
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
-    handler = SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"), takes_texts=True)
+    handler = handler_of(model, takes_texts=True)
     texts = ["good", "bad", None, "", "a good day"] * 30
     path = parquet(tmp_path / "in.parquet", t=texts, n=range(150))
     _, letters, _, _ = both_ways(path, columns="t", handler=handler)

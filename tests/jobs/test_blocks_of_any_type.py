@@ -2,13 +2,14 @@
 
 import datetime
 import json
-import pickle
 
 import numpy
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
 from sklearn.base import BaseEstimator
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LinearRegression
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
@@ -32,29 +33,31 @@ def test_vectors_of_json_lines(both_ways, tmp_path, output):
     both_ways(tmp_path / "in.jsonl", columns="a", output=output)
 
 
-@pytest.mark.parametrize("kind", [pyarrow.list_(pyarrow.float32()), pyarrow.large_list(pyarrow.float64())])
 @pytest.mark.parametrize("output", [*OUTPUTS, "out.csv"])
-def test_vectors_of_parquet(both_ways, tmp_path, output, kind):
-    both_ways(parquet(tmp_path / "in.parquet", a=pyarrow.array(VECTORS, kind)), columns="a", output=output)
+def test_vectors_of_parquet(both_ways, tmp_path, output, handler_of):
+    for number, kind in enumerate((pyarrow.list_(pyarrow.float32()), pyarrow.large_list(pyarrow.float64()))):
+        parquet(tmp_path / f"{number}.parquet", a=pyarrow.array(VECTORS, kind))
+    both_ways(tmp_path / "?.parquet", columns="a", output=output)
     fixed = pyarrow.array([[n / 4, n / 8] for n in range(300)], pyarrow.list_(pyarrow.float64(), 2))
-    both_ways(parquet(tmp_path / "fixed.parquet", a=fixed, b=range(300)), columns="a", output=output)
-    three = SklearnModelHandlerNumpy(str(tmp_path / "three.pkl"))
-    (tmp_path / "three.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[0, 0, 0], [1, 1, 2]], [0, 1])))
-    both_ways(parquet(tmp_path / "more.parquet", a=fixed, b=range(300)), handler=three, output=output)
+    path = parquet(tmp_path / "fixed.parquet", a=fixed, b=range(300))
+    both_ways(path, columns="a", output=output)
+    three = handler_of(LinearRegression().fit([[0, 0, 0], [1, 1, 2]], [0, 1]))
+    both_ways(path, handler=three, output=output)
 
 
-def test_frames_may_hold_what_arrays_may_not(both_ways, tmp_path, of_frames):
+def test_frames_may_hold_what_arrays_may_not(both_ways, tmp_path, handler_of):
+    rows = pandas.DataFrame({"a": range(-25, 25), "b": range(-20, 30)})
+    model = HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=2).fit(rows, rows["a"] > 0)
     numbers = [[None, float("nan"), 1e300, n][n % 4] if n % 30 == 0 else n / 3 for n in range(300)]
     path = parquet(tmp_path / "in.parquet", b=list(range(300)), a=numbers)
-    _, _, predictions, _ = both_ways(path, handler=SklearnModelHandlerPandas(of_frames))
+    _, _, predictions, _ = both_ways(path, handler=handler_of(model, SklearnModelHandlerPandas))
     assert predictions == 300
 
 
 @pytest.fixture
-def describing(tmp_path):
+def describing(handler_of):
     """A handler of a model that describes the frames that it is given."""
-    (tmp_path / "describes.pkl").write_bytes(pickle.dumps(Describes()))
-    return SklearnModelHandlerPandas(str(tmp_path / "describes.pkl"))
+    return handler_of(Describes(), SklearnModelHandlerPandas)
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -66,9 +69,9 @@ def test_each_row_of_a_frame_has_the_types_that_it_has_alone(both_ways, good, de
 
 
 @pytest.mark.parametrize("output", [*OUTPUTS, "out.csv"])
-def test_probabilities_are_lists_of_numbers(both_ways, good, tmp_path, output):
-    (tmp_path / "tree.pkl").write_bytes(pickle.dumps(DecisionTreeClassifier().fit([[0, 0], [1, 1], [0, 0]], [0, 1, 1])))
-    handler = SklearnModelHandlerNumpy(str(tmp_path / "tree.pkl"), method="predict_proba")
+def test_probabilities_are_lists_of_numbers(both_ways, good, handler_of, output):
+    tree = DecisionTreeClassifier().fit([[0, 0], [1, 1], [0, 0]], [0, 1, 1])
+    handler = handler_of(tree, method="predict_proba")
     both_ways(good, handler=handler, keep=["id"], output=output)
 
 
@@ -114,12 +117,10 @@ class WithMissing(SklearnModelHandlerNumpy):
 
     takes = Takes(missing=True)
 
-    def run_columns(self, columns, model, inference_args=None):
-        """As that of its class."""
+    def run_columns(self, columns, model, inference_args=None):  # as equal to rows
         return super().run_columns(columns, model, inference_args)
 
     def example_from_row(self, row):
-        """The row's numbers; NaN and None are missing."""
         values = ([value] if value != value else column_numbers("n", value) for value in map(or_nan, row.values()))
         return numpy.array([number for some in values for number in some])
 
@@ -128,11 +129,9 @@ def or_nan(value):
     return float("nan") if value is None else value
 
 
-def test_missing_numbers_are_no_rows_of_their_own_where_a_model_takes_them(both_ways, tmp_path):
+def test_missing_numbers_are_no_rows_of_their_own_where_a_model_takes_them(both_ways, tmp_path, handler_of):
     rows = [[n, 2 * n] if n % 9 else [or_nan(None)] * 2 for n in range(100)]
-    model = DecisionTreeRegressor(max_depth=3).fit(rows, list(range(100)))
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
-    handler = WithMissing(str(tmp_path / "model.pkl"))
+    handler = handler_of(DecisionTreeRegressor(max_depth=3).fit(rows, list(range(100))), WithMissing)
     numbers = [[None, float("nan"), float("inf"), 1e39][n // 10 % 4] if n % 10 == 0 else n / 3 for n in range(400)]
     whole = [None if n % 7 == 0 else n for n in range(400)]
     _, letters, _, _ = both_ways(parquet(tmp_path / "in.parquet", a=numbers, b=whole), handler=handler)
@@ -151,20 +150,16 @@ def test_nulls_of_columns_whose_type_the_first_rows_do_not_say(both_ways, tmp_pa
     both_ways(tmp_path / "in.jsonl", columns=["*"], handler=describing, alone=True)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        pyarrow.array([None, datetime.datetime(2026, 1, 2)] * 9, pyarrow.timestamp("us", "UTC")),
-        pyarrow.array([None, datetime.datetime(2026, 1, 2)] * 9, pyarrow.timestamp("ns")),
-        pyarrow.array([None, 2**60 + 1] * 9),
-        pyarrow.array([None, 2**63 + 1] * 9, pyarrow.uint64()),
-        pyarrow.array([None, datetime.date(2026, 1, 2)] * 9),
-        pyarrow.array([None, True] * 9),
-    ],
-    ids=lambda column: str(column.type),
-)
-def test_nulls_of_columns_of_many_types(both_ways, tmp_path, describing, column):
-    both_ways(parquet(tmp_path / "in.parquet", c=column), columns="c", handler=describing, alone=True)
+def test_nulls_of_columns_of_many_types(both_ways, tmp_path, describing):
+    columns = {
+        "moment": pyarrow.array([None, datetime.datetime(2026, 1, 2)] * 9, pyarrow.timestamp("us", "UTC")),
+        "nanoseconds": pyarrow.array([datetime.datetime(2026, 1, 2), None] * 9, pyarrow.timestamp("ns")),
+        "large": [None, 2**60 + 1] * 9,
+        "unsigned": pyarrow.array([2**63 + 1, None] * 9, pyarrow.uint64()),
+        "day": [None, datetime.date(2026, 1, 2)] * 9,
+        "yes": [True, None] * 9,
+    }
+    both_ways(parquet(tmp_path / "in.parquet", **columns), columns=["*"], handler=describing, alone=True)
 
 
 def test_whole_numbers_that_a_float_rounds_are_no_failures(both_ways, tmp_path, describing):
@@ -178,15 +173,12 @@ class Dates(BaseEstimator):
     """Predicts a moment for each row, as arrays of numpy hold it."""
 
     def predict(self, rows):
-        """Moments in nanoseconds."""
         return numpy.datetime64("2021-01-01", "ns") + numpy.asarray(rows)[:, 0].astype("timedelta64[s]")
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
-def test_predicted_moments_are_text(both_ways, tmp_path, output):
-    (tmp_path / "dates.pkl").write_bytes(pickle.dumps(Dates()))
-    handler = SklearnModelHandlerNumpy(str(tmp_path / "dates.pkl"))
+def test_predicted_moments_are_text(both_ways, tmp_path, output, handler_of):
     path = parquet(tmp_path / "in.parquet", a=[0, 90], b=[0, 0])
-    found, *_ = both_ways(path, handler=handler, output=output)
+    found, *_ = both_ways(path, handler=handler_of(Dates()), output=output)
     assert "2021-01-01T00:00:00" in str(found)
     assert "2021-01-01T00:01:30" in str(found)

@@ -52,28 +52,29 @@ def test_blocks_of_one_schema_are_one_file(part, tmp_path):
     assert (file.num_row_groups, file.read()["n"].to_pylist()) == (2, expected)
 
 
+FIRST = [(0, block(0, 1)), (2, block(2, 3, 4, 5))]
+
+
 @pytest.mark.parametrize(
-    "later",
+    "pieces",
     [
-        pytest.param(lambda part: put(part, 6, block(6, 7, as_type="float64")), id="another type"),
-        pytest.param(lambda part: write_rows(part, [(n, {"n": n}) for n in (6, 7)]), id="lines"),
+        [*FIRST, (6, block(6, 7, as_type="float64")), (8, block(8, 9))],
+        [*FIRST, (6, None), (8, block(8, 9))],
+        [(4, block(4, 5, 6, 7)), (0, block(0, 1, 2, 3)), (8, block(8, 9))],
+        [(2, block(2, 3)), (0, block(0, 1)), (4, block(4, 5, 6, 7, 8, 9))],
+        [(0, block(0, 1, 2, 3)), *[(4, block(4, 5, 6, 7, 8, 9))] * 2],
     ],
+    ids=["another type", "lines", "order of groups", "order within a group", "twice"],
 )
-def test_rows_that_do_not_fit_come_behind_those_of_the_file(part, later, tmp_path):
-    put(part, 0, block(0, 1))
-    put(part, 2, block(2, 3, 4, 5))
-    later(part)
-    put(part, 8, block(8, 9))
+def test_rows_that_do_not_fit_make_the_file_a_part_of_the_output(part, pieces, tmp_path):
+    for place, rows in pieces:
+        write_rows(part, [(n, {"n": n}) for n in (6, 7)]) if rows is None else put(part, place, rows)
     assert stored(part, tmp_path) == (list(range(10)), None)
 
 
-@pytest.mark.parametrize(
-    ("places", "rows"), [((4, 0, 8), 4), ((2, 0, 4, 6), 2), ((0, 4, 4), 4)], ids=["groups", "within a group", "twice"]
-)
-def test_rows_out_of_order_are_no_file_of_their_own(part, places, rows, tmp_path):
-    for place in places:
-        put(part, place, block(*range(place, place + rows)))
-    assert stored(part, tmp_path) == (list(range(max(places) + rows)), None)
+def test_a_column_without_any_value_keeps_its_type(part, tmp_path):
+    put(part, 0, block(None, None, as_type="float64"))
+    assert stored(part, tmp_path) == ([None, None], str(tmp_path / "direct.parquet"))
 
 
 def test_a_column_whose_type_is_not_known_yet_is_none_for_the_file(part, tmp_path):
@@ -81,11 +82,6 @@ def test_a_column_whose_type_is_not_known_yet_is_none_for_the_file(part, tmp_pat
     put(part, 1, block(1))
     assert stored(part, tmp_path) == ([None, 1], None)
     assert not (tmp_path / "direct.parquet").exists()
-
-
-def test_a_column_without_any_value_keeps_its_type(part, tmp_path):
-    put(part, 0, block(None, None, as_type="float64"))
-    assert stored(part, tmp_path) == ([None, None], str(tmp_path / "direct.parquet"))
 
 
 @pytest.mark.parametrize("more", [True, False])

@@ -17,16 +17,12 @@ from headrace.jobs.json_lines import JsonEncodeError, as_line, read_json_blocks
 from headrace.rows.blocks import Block, BrokenLine
 
 
-class Modelled:
-    """As pydantic's objects are."""
-
+class Modelled:  # as pydantic's objects are
     def model_dump(self):
         return {"text": "hello", "usage": {"tokens": 1}}
 
 
-class OfTensorflow:
-    """As its tensors are: without ``tolist``."""
-
+class OfTensorflow:  # as its tensors are: without ``tolist``
     def numpy(self):
         return np.array([[1.0, np.nan]])
 
@@ -197,12 +193,6 @@ def test_rows_are_those_of_json(source, objects, times):
     lines = [json.dumps(one, ensure_ascii=n % 2 == 0) for n, one in enumerate(objects * times)]
     found = read(source(lines))
     assert list(map(repr, found)) == list(map(repr, map(json.loads, lines)))
-
-
-def test_alike_lines_are_record_batches(source):
-    pieces = list(read_json_blocks(source(f'{{"a": {n}, "b": "x", "c": null}}' for n in range(1000))))
-    assert all(isinstance(piece, pyarrow.RecordBatch) for piece in pieces)
-    assert pieces[0].schema.types == [pyarrow.int64(), pyarrow.string(), pyarrow.null()]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -29,26 +30,32 @@ def neighbours(batch):
 
 
 @pytest.fixture
-def run(tmp_path):
-    """Runs over rows in batches of two; the rows of the output."""
+def make(tmp_path):
+    """A run over rows in batches of two."""
 
-    def execute(rows, name="in.jsonl", **options):
+    def run(rows, name="in.jsonl", act=neighbours, **options):
         if name.endswith(".parquet"):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / name)
         else:
             (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
         job = Job(
-            handler=Acting(neighbours),
+            handler=Acting(act),
             sources=match([str(tmp_path / name)]),
             output=str(tmp_path / "out.jsonl"),
             examples=Examples(("id",), tuple(rows[0])),
             batch_sizes={"min_batch_size": 2, "max_batch_size": 2},
             **options,
         )
-        assert Run(job).execute().failed == 0
-        return [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        return Run(job)
 
-    return execute
+    return run
+
+
+def predictions_of(run):
+    """By ``id``, in the order of the output."""
+    assert run.execute().failed == 0
+    rows = map(json.loads, Path(run.job.output).read_text().splitlines())
+    return {row["id"]: row["prediction"] for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -61,22 +68,18 @@ def run(tmp_path):
     ],
     ids=str,
 )
-def test_rows_of_similar_length_share_a_batch(run, name, column, how):
-    found = run(ROWS, name, length_column=column, **how)
-    assert [row["id"] for row in found] == [0, 1, 2, 3]
-    assert [row["prediction"] for row in found] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+def test_rows_of_similar_length_share_a_batch(make, name, column, how):
+    found = predictions_of(make(ROWS, name, length_column=column, **how))
+    assert list(found.items()) == [(0, [0, 2]), (1, [1, 3]), (2, [0, 2]), (3, [1, 3])]
 
 
-def test_rows_are_in_order_of_arrival_without_the_column(run):
-    assert [row["prediction"] for row in run(ROWS)] == [[0, 1], [0, 1], [2, 3], [2, 3]]
-
-
-def test_rows_without_the_column_are_short(run):
+def test_rows_without_the_column_are_short(make):
     rows = [{"id": 0}, {"id": 1, "size": 5}, {"id": 2}, {"id": 3, "size": "a text that is longer"}]
-    assert [row["prediction"] for row in run(rows, length_column="size")] == [[0, 2], [3, 1], [0, 2], [3, 1]]
+    found = predictions_of(make(rows, length_column="size"))
+    assert list(found.values()) == [[0, 2], [3, 1], [0, 2], [3, 1]]
 
 
-def test_cancelled_run_ends_between_the_batches_that_were_sorted_together(tmp_path):
+def test_cancelled_run_ends_between_the_batches_that_were_sorted_together(make):
     batches = []
 
     def cancel(batch):
@@ -84,17 +87,8 @@ def test_cancelled_run_ends_between_the_batches_that_were_sorted_together(tmp_pa
         run.cancel()
         return batch
 
-    (tmp_path / "in.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS * 10))
-    run = Run(
-        Job(
-            handler=Acting(cancel),
-            sources=match([str(tmp_path / "in.jsonl")]),
-            output=str(tmp_path / "out.jsonl"),
-            batch_sizes={"min_batch_size": 2, "max_batch_size": 2},
-            length_column="size",
-        )
-    )
+    run = make(ROWS * 10, act=cancel, length_column="size")
     with pytest.raises(CancelledError):
         run.execute()
     assert len(batches) < 4
-    assert not (tmp_path / "out.jsonl").exists()
+    assert not Path(run.job.output).exists()

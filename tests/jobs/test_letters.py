@@ -14,12 +14,8 @@ from headrace.jobs.output_batches import batch_of_lines, lines_in
 from headrace.rows.blocks import BrokenLine, TriedRow
 
 LETTER = {"row": {"n": 1, "deep": [1, {"a": None}]}, "stage": "inference", "message": "no", "attempts": 3}
-UNREAD = {
-    "row": {"line": "?", "file": "in.jsonl", "line_number": 4},
-    "stage": "reading",
-    "message": "what?",
-    "attempts": 2,
-}
+LINE = {"line": "?", "file": "in.jsonl", "line_number": 4}
+UNREAD = {"row": LINE, "stage": "reading", "message": "what?", "attempts": 2}
 
 
 def rows_of(source):
@@ -49,12 +45,12 @@ def test_rows_come_back_as_they_were(write, name):
     assert (row, row.attempts) == (LETTER["row"], 3)
     assert (broken.line, broken.file, broken.number, broken.attempts) == ("?", "in.jsonl", 4, 2)
     assert str(broken.error) == "what?"
-    assert schema_of_letters([source], {}).columns == ("n", "deep")
 
 
-def test_columns_are_those_of_the_first_row_that_could_be_read(write):
-    assert schema_of_letters(write("a.jsonl", [UNREAD, LETTER]), {}).columns == ("n", "deep")
-    assert schema_of_letters(write("b.jsonl", []), {}).columns == ()
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_columns_are_those_of_the_first_row_that_could_be_read(write, name):
+    assert schema_of_letters(write(name, [UNREAD, LETTER]), {}).columns == ("n", "deep")
+    assert schema_of_letters(write("none.jsonl", []), {}).columns == ()
 
 
 @pytest.mark.parametrize("other", [{"n": 1}, {**LETTER, "row": "[1]"}, {**LETTER, "row": None}])

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from headrace.core.handler import ModelHandler
 from headrace.jobs.files import match, read_files
 from headrace.jobs.job import Job
 from headrace.jobs.output import Output
@@ -17,19 +16,7 @@ from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
 from object_store import OBJECTS, ObjectStore
 from output_rows import write_rows
-
-
-class Double(ModelHandler):
-    def load_model(self):
-        return 2
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [number * model for number in batch]
-
-
-class Broken(Double):
-    def load_model(self):
-        raise OSError("no such weights")
+from toys import Acting, each
 
 
 @pytest.fixture
@@ -41,34 +28,34 @@ def objects():
     return OBJECTS
 
 
-def run(handler, output):
+def run(output, **model):
     sources = match(["objects://in/*"])
     head = infer_schema(sources)
+    handler = Acting(each(lambda number: number * 2), **model)
     return Run(Job(handler, sources, output, Examples(("n",), head.columns), head.csv)).execute()
 
 
 @pytest.mark.parametrize("output", ["objects://out/p.jsonl", "objects://out/p.jsonl.gz", "objects://out/p.parquet"])
 def test_from_objects_to_objects(objects, output):
     inputs = set(objects)
-    assert run(Double(), output).rows == 3
+    assert run(output).rows == 3
     assert set(objects) == inputs | {output, "objects://out/p.dead-letters.jsonl"}
     assert json.loads(objects["objects://out/p.dead-letters.jsonl"])["row"] == {"n": None}
     if output.endswith(".jsonl"):
         assert objects[output] == b'{"n": 1, "prediction": 2}\n{"n": 2, "prediction": 4}\n'
 
 
-def test_a_failure_leaves_the_objects_as_they_were(objects):
+def test_a_run_that_fails_early_or_late_leaves_the_objects_as_they_were(objects):
+    def load():
+        raise OSError("no such weights")
+
     before = dict(objects)
     with pytest.raises(OSError, match="no such weights"):
-        run(Broken(), "objects://out/p.jsonl")
+        run("objects://out/p.jsonl", load=load)
     assert objects == before
-
-
-def test_parts_of_a_run_that_failed_late_are_removed(objects):
-    objects["objects://in/c.csv"] = b"n,n\n1,1\n"
-    before = dict(objects)
+    before["objects://in/c.csv"] = objects["objects://in/c.csv"] = b"n,n\n1,1\n"
     with pytest.raises(OSError, match="the header has 'n' twice"):
-        run(Double(), "objects://out/p.jsonl")
+        run("objects://out/p.jsonl")
     assert objects == before
 
 

@@ -10,17 +10,7 @@ import pytest
 from headrace.core.errors import ConfigurationError
 from headrace.jobs.files import match
 from headrace.jobs.reading import infer_schema, read_rows
-
-FAR = pyarrow.array([0, 10**7, 1], pyarrow.int32()).cast(pyarrow.date32())
-
-
-def test_in_columns_too(tmp_path, both_ways):
-    path = tmp_path / "a.parquet"
-    days = pyarrow.StructArray.from_arrays([FAR], ["day"])
-    pyarrow.parquet.write_table(pyarrow.table({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3], "nested": days}), path)
-    _, letters, predictions, counts = both_ways(path)
-    assert (predictions, counts) == (2, {("reading", "OverflowError"): 1})
-    assert letters[0]["row"]["line_number"] == 2
+from tables_of_all_types import parquet
 
 
 @pytest.mark.since_beam("2.77", reason="the pyarrow of older versions cannot write what a file says of its writer")
@@ -41,17 +31,25 @@ def test_moments_of_96_bits_are_of_any_year_where_spark_wrote_them(tmp_path, cou
     assert list(read_rows(match([str(path)])[0], {})) == [{"when": value}]
 
 
-@pytest.mark.parametrize("kind", [pyarrow.string(), pyarrow.large_string(), pyarrow.list_(pyarrow.string())])
+TEXTS = pyarrow.array([b"x", b"\xff\xfe", "é".encode()]).view(pyarrow.string())
+DAYS = pyarrow.array([0, 10**7, 1], pyarrow.int32()).cast(pyarrow.date32())
+
+
+@pytest.mark.parametrize(
+    ("column", "error"),
+    [
+        (TEXTS, "UnicodeDecodeError"),
+        (TEXTS.cast(pyarrow.large_string()), "UnicodeDecodeError"),
+        (pyarrow.ListArray.from_arrays([0, 1, 2, 3], TEXTS), "UnicodeDecodeError"),
+        (pyarrow.StructArray.from_arrays([DAYS], ["day"]), "OverflowError"),
+    ],
+    ids=lambda value: str(getattr(value, "type", value)),
+)
 @pytest.mark.parametrize("output", ["out.jsonl", "out.parquet"])
-def test_text_that_is_no_utf8_costs_its_row(tmp_path, both_ways, output, kind):
-    texts = pyarrow.array([b"x", b"\xff\xfe", "é".encode()]).view(pyarrow.string())
-    if kind.num_fields:
-        texts = pyarrow.ListArray.from_arrays([0, 1, 2, 3], texts)
-    path = tmp_path / "a.parquet"
-    table = pyarrow.table({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3], "text": texts.cast(kind)})
-    pyarrow.parquet.write_table(table, path)
+def test_a_value_that_python_does_not_have_costs_its_row(tmp_path, both_ways, output, column, error):
+    path = parquet(tmp_path / "a.parquet", a=[1.0, 2.0, 3.0], b=[1, 2, 3], odd=column)
     _, letters, predictions, counts = both_ways(path, output=output)
-    assert (predictions, counts) == (2, {("reading", "UnicodeDecodeError"): 1})
+    assert (predictions, counts) == (2, {("reading", error): 1})
     assert letters[0]["row"]["line_number"] == 2
 
 
@@ -60,9 +58,7 @@ def test_nanoseconds_are_the_same_text_everywhere(tmp_path, both_ways):
     kinds = {"moment": pyarrow.timestamp("ns", "Europe/Berlin"), "time": pyarrow.time64("ns")}
     kinds["length"] = pyarrow.duration("ns")
     columns = {name: pyarrow.array([n and n % (86_400 * 10**9) for n in counts], kind) for name, kind in kinds.items()}
-    a = pyarrow.array([1.0, 13.0, 13.0, 2.0])
-    path = tmp_path / "a.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"a": a, "b": [1, 2, 3, 4], **columns}), path)
+    path = parquet(tmp_path / "a.parquet", a=[1.0, 13.0, 13.0, 2.0], b=[1, 2, 3, 4], **columns)
     content, letters, _, _ = both_ways(path)
     found = [json.loads(line) for line in content.splitlines()]
     assert found[0]["moment"] == "1970-01-01 00:00:00.000000001Z"
@@ -76,7 +72,7 @@ def test_nanoseconds_are_the_same_text_everywhere(tmp_path, both_ways):
 
 def test_two_columns_of_one_name_are_refused_at_construction(tmp_path):
     """Whichever of the files has them."""
-    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), tmp_path / "a.parquet")
+    parquet(tmp_path / "a.parquet", a=[1])
     pyarrow.parquet.write_table(pyarrow.table([[1], [2.0]], ["a", "a"]), tmp_path / "b.parquet")
     sources = match([str(tmp_path / "*.parquet")])
     with pytest.raises(ConfigurationError, match=r"cannot read .*b\.parquet as parquet: two columns have the name 'a'"):

@@ -1,17 +1,18 @@
 """Folders partitioned as Hive does it give columns to the rows of their files."""
 
 import json
+from operator import itemgetter
 
 import pyarrow
 import pyarrow.dataset
 import pytest
 
-from headrace import ConfigurationError, ModelHandler
 from headrace.jobs.files import match
 from headrace.jobs.job import Job
 from headrace.jobs.reading import infer_schema, read_rows
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
+from toys import Acting, each
 
 
 def rows_of(*patterns):
@@ -59,30 +60,14 @@ def test_tables_of_arrow_and_columns_that_a_file_has_itself(tmp_path):
     assert rows_of(str(tmp_path / "own")) == [{"n": 1}]
 
 
-def test_other_folders_are_refused(write):
-    write("in/b/a.csv", "n\n1\n")
-    with pytest.raises(ConfigurationError, match=r"in is a folder; name its files: 'in/\*\*/\*.csv'"):
-        match(["in"])
-
-
-class Year(ModelHandler):
-    """Predicts the year."""
-
-    def load_model(self):
-        """None."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        """A number for each row."""
-        return [row["year"] for row in batch]
-
-
 @pytest.mark.parametrize("options", [{}, {"resume": {"job": 1}}], ids=str)
 def test_runs_have_the_columns(write, tmp_path, options):
     for year in (2024, 2025):
         write(f"in/year={year}/a.csv", "n\n1\nx,y\n2\n")
     sources = match(["in"])
     head = infer_schema(sources)
-    job = Job(Year(), sources, str(tmp_path / "p.jsonl"), Examples(None, head.columns), head.csv, **options)
+    handler = Acting(each(itemgetter("year")))
+    job = Job(handler, sources, str(tmp_path / "p.jsonl"), Examples(None, head.columns), head.csv, **options)
     report = Run(job).execute()
     assert (report.predictions, report.failed) == (4, 2)
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]

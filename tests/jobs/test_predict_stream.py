@@ -1,7 +1,6 @@
 """Of a reader of Arrow's batches a reader comes back, which predicts when it is read."""
 
 import itertools
-import pickle
 
 import numpy
 import pyarrow
@@ -9,14 +8,12 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from headrace import ConfigurationError, predict_table
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
-from toys import Acting
+from toys import Acting, each, refuse
 
 
 @pytest.fixture
-def doubling(tmp_path):
-    (tmp_path / "double.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[0], [1]], [0, 2])))
-    return SklearnModelHandlerNumpy(str(tmp_path / "double.pkl"))
+def doubling(handler_of):
+    return handler_of(LinearRegression().fit([[0], [1]], [0, 2]))
 
 
 class Stream:
@@ -50,14 +47,9 @@ def test_batches_of_a_reader_come_back_one_by_one(doubling):
     assert rest["prediction"].to_pylist() == pytest.approx([2 * n for n in rest["n"].to_pylist()])
 
 
-def refusing_two(batch):
-    if 2 in batch:
-        raise ValueError("two")
-    return batch
-
-
 def test_readers_of_rows_and_of_no_rows(doubling):
-    found = predict_table(Acting(refusing_two), Stream([2, 3]), columns="n", on_failure="mark").read_all()
+    refusing = Acting(each(refuse(2)))
+    found = predict_table(refusing, Stream([2, 3]), columns="n", on_failure="mark").read_all()
     assert found["outcome"].to_pylist() == ["predicted"] * 4 + ["failed"]
     assert found["prediction"].to_pylist() == [0, 1, 0, 1, None]
     assert predict_table(doubling, Stream([]), columns="n").read_all().to_pylist() == []
@@ -80,20 +72,10 @@ def one_after_the_other(*predictions):
     return predict_table(Acting(lambda batch: [predictions[int(n)] for n in batch]), stream, columns="n")
 
 
-@pytest.mark.parametrize(
-    ("first", "later"),
-    [
-        (1, 2.5),
-        (True, 5),
-        (False, "x"),
-        ("x", 1),
-        (1, "5"),
-        ({"a": 1}, {"b": 1}),
-        ([1], [0.5]),
-        ([], [1]),
-        (0.5, 2**53 + 1),
-    ],
-)
+UNLIKE = [(1, 2.5), (True, 5), (False, "x"), ("x", 1), (1, "5"), ({"a": 1}, {"b": 1}), ([1], [0.5]), ([], [1])]
+
+
+@pytest.mark.parametrize(("first", "later"), [*UNLIKE, (0.5, 2**53 + 1)])
 def test_values_that_the_first_type_cannot_hold_are_an_error_and_not_other_values(first, later):
     found = one_after_the_other(first, later)
     assert found.read_next_batch()["prediction"].to_pylist() == [first]

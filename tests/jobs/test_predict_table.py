@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import pickle
 
 import numpy
 import pandas
@@ -13,7 +12,7 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from headrace import SKIP, Budget, BudgetError, ConfigurationError, PredictionResult, Price, predict, predict_table
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
+from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
 from metered import ASKED, Metered
 from tables_of_all_types import Describes
 from toys import Acting
@@ -54,6 +53,8 @@ def test_every_row_has_its_outcome(table):
         "outcome": ["predicted", "failed", "skipped"],
         "error": [None, "ValueError: two", None],
     }
+    with pytest.raises(ValueError, match="two"):
+        predict_table(Acting(tenfold), table, columns="n")
 
 
 @each_kind
@@ -65,6 +66,8 @@ def test_columns_and_rows_of_the_table_stay(table):
     else:
         assert found.select(["n", "text"]).equals(table)
     assert columns_of(found)["prediction"] == ["a", "b", "c"]
+    none = predict_table(Acting(), table[:0] if isinstance(table, pandas.DataFrame) else table.slice(0, 0))
+    assert columns_of(none) == {"prediction": [], "model_id": [], "outcome": [], "error": []}
 
 
 MIXED = pandas.DataFrame(
@@ -85,15 +88,14 @@ MIXED = pandas.DataFrame(
 
 @pytest.mark.parametrize("make", [lambda frame: frame, pyarrow.Table.from_pandas], ids=["pandas", "arrow"])
 @pytest.mark.parametrize("columns", [None, ["half", "text", "n"]])
-def test_table_goes_to_a_model_of_frames_in_blocks_as_row_by_row(tmp_path, make, columns):
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(Describes()))
+def test_table_goes_to_a_model_of_frames_in_blocks_as_row_by_row(handler_of, make, columns):
     table = make(MIXED)
+    sorted_alone = {"max_batch_size": 1, "length_fn": len}  # what is sorted goes row by row
     alone, blocks = (
-        predict_table(handler, table, columns=columns, on_failure="mark")
-        for handler in (
-            SklearnModelHandlerPandas(str(tmp_path / "model.pkl"), max_batch_size=1, length_fn=len),  # sorted: as rows
-            SklearnModelHandlerPandas(str(tmp_path / "model.pkl")),
+        predict_table(
+            handler_of(Describes(), SklearnModelHandlerPandas, **how), table, columns=columns, on_failure="mark"
         )
+        for how in (sorted_alone, {})
     )
     assert columns_of(blocks) == columns_of(alone)
     assert columns_of(blocks)["outcome"].count("failed") == 25
@@ -101,52 +103,32 @@ def test_table_goes_to_a_model_of_frames_in_blocks_as_row_by_row(tmp_path, make,
         pandas.testing.assert_frame_equal(blocks[table.columns], table)
 
 
-def test_data_frames_of_which_a_model_of_arrays_can_read_some_rows(tmp_path):
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[0], [1]], [0, 1])))
-    handler = SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"))
+LINE = LinearRegression().fit([[0], [1]], [0, 1])
+
+
+def test_data_frames_of_which_a_model_of_arrays_can_read_some_rows(handler_of):
+    handler = handler_of(LINE)
     nan, integers = float("nan"), pandas.array([1, None, 3], "Int64")
     for values, bad in (([1, "x", 3.0, None], [1, 3]), ([1.0, nan], [1]), (integers, [1]), ([1 + 1j], [0])):
         found = predict_table(handler, pandas.DataFrame({"n": values}), on_failure="mark")
         assert [place for place, outcome in enumerate(found["outcome"]) if outcome == "failed"] == bad
 
 
-def test_what_no_single_array_holds(tmp_path):
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(Describes()))
-    handler = SklearnModelHandlerPandas(str(tmp_path / "model.pkl"))
+def test_what_no_single_array_holds(handler_of):
+    handler = handler_of(Describes(), SklearnModelHandlerPandas)
     table = pyarrow.table({"a": [1.5, 2], "t": pyarrow.array([1, 2], pyarrow.timestamp("ns"))})
     assert predict_table(handler, table, on_failure="mark")["outcome"].to_pylist() == ["predicted"] * 2
     sparse = pandas.DataFrame({"n": pandas.arrays.SparseArray([0.0, 1.0])})
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(LinearRegression().fit([[0], [1]], [0, 1])))
-    found = predict_table(SklearnModelHandlerNumpy(str(tmp_path / "model.pkl")), sparse)
-    assert found["prediction"].round().tolist() == [0, 1]
+    assert predict_table(handler_of(LINE), sparse)["prediction"].round().tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("wrong", [SklearnModelHandlerNumpy, None])
-def test_what_is_no_handler_is_refused(wrong):
-    with pytest.raises(ConfigurationError, match="is no model handler"):
-        predict_table(wrong, TABLES[0])
-
-
-def test_a_lazy_frame_comes_back_as_one(tmp_path):
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(Describes()))
-    handler = SklearnModelHandlerPandas(str(tmp_path / "model.pkl"))
+def test_a_lazy_frame_comes_back_as_one(handler_of):
+    handler = handler_of(Describes(), SklearnModelHandlerPandas)
     found = predict_table(handler, polars.DataFrame(ROWS).lazy())
     assert isinstance(found, polars.LazyFrame)
     expected = predict_table(handler, pyarrow.Table.from_pylist(ROWS))["prediction"].to_pylist()
     assert found.collect()["prediction"].to_list() == expected
     assert list(predict(handler, polars.DataFrame(ROWS)))[2].inference == expected[2]
-
-
-@each_kind
-def test_first_failure_is_raised_by_default(table):
-    with pytest.raises(ValueError, match="two"):
-        predict_table(Acting(tenfold), table, columns="n")
-
-
-@each_kind
-def test_table_without_rows_gets_the_columns(table):
-    found = predict_table(Acting(), table[:0] if isinstance(table, pandas.DataFrame) else table.slice(0, 0))
-    assert columns_of(found) == {"prediction": [], "model_id": [], "outcome": [], "error": []}
 
 
 def test_predictions_in_a_data_frame_are_what_the_handler_made():
@@ -214,6 +196,8 @@ def test_prediction_that_arrow_cannot_hold_fails_alone():
     [
         (ROWS, {}, "predict_table takes a pandas.DataFrame, .* not a list; of other rows, predict yields predictions"),
         (pandas.DataFrame({"error": [1]}), {}, "has a column 'error', which predict_table adds; rename it"),
+        (TABLES[0], {"handler": SklearnModelHandlerPandas}, "is no model handler"),
+        (TABLES[0], {"handler": None}, "is no model handler"),
         (TABLES[0], {"on_failure": "yield"}, "on_failure must be 'raise' or 'mark', not 'yield'"),
         (TABLES[0], {"columns": "m"}, "no column 'm'"),
         (TABLES[0], {"batch_size": 4}, "predict_table has no argument 'batch_size': use max_batch_size=... of the mod"),
@@ -222,7 +206,7 @@ def test_prediction_that_arrow_cannot_hold_fails_alone():
 )
 def test_mistakes_are_refused(table, options, message):
     with pytest.raises(ConfigurationError, match=message):
-        predict_table(Acting(), table, **options)
+        predict_table(**{"handler": Acting(), "table": table, **options})
 
 
 @each_kind
@@ -280,8 +264,7 @@ def test_spent_budget_marks_the_rows_that_are_left_out(cache, tmp_path):
     table, budget = pandas.DataFrame({"n": range(100, 500)}), Budget(20, prices={"m": Price(request=1)})
     ASKED.clear()
     found = predict_table(Metered(), table, columns="n", on_failure="mark", budget=budget, **options)
-    done = found[found["outcome"] == "predicted"]
-    left = found[found["outcome"] == "failed"]
+    done, left = (found[found["outcome"] == outcome] for outcome in ("predicted", "failed"))
     assert 20 <= len(done) == len(ASKED) < 400 == len(done) + len(left)
     assert done["prediction"].tolist() == [2 * n for n in done["n"]]
     assert left["error"].str.startswith("headrace.core.errors.BudgetError: the budget of 20 is spent: 2").all()

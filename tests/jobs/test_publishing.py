@@ -4,9 +4,9 @@ import itertools
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
-from apache_beam.io.filesystems import FileSystems
 
 from headrace.jobs.output import Output
 from headrace.jobs.output_batches import lines_in
@@ -95,27 +95,28 @@ def test_calls_fail_until_the_end(place, moves):
                 assert files[name] == OLD[name]
 
 
+def local_moves(folder, files, names):
+    """Writes files; the moves of the new ones of these names."""
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return [Move(name, str(folder / f"new {name}"), str(folder / name)) for name in names]
+
+
 def test_local_files(tmp_path):
     """The second cannot be moved onto a folder: the first is taken back."""
-    for name, content in (("q", b"old"), ("new p", b"p"), ("new q", b"q")):
-        (tmp_path / name).write_bytes(content)
+    files = {"q": b"old", "new p": b"p", "new q": b"q"}
+    moves = local_moves(tmp_path, files, "qp")
     (tmp_path / "p").mkdir()
-    moves = [Move(name, str(tmp_path / f"new {name}"), str(tmp_path / name)) for name in "qp"]
     with pytest.raises(PublishError, match=f"Move {moves[1].source} to {moves[1].destination}"):
         put_in_place(moves)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == {
-        "q": b"old",
-        "new p": b"p",
-        "new q": b"q",
-    }
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == files
     (tmp_path / "p").rmdir()
     put_in_place(moves)
     assert [(tmp_path / name).read_bytes() for name in "pq"] == [b"p", b"q"]
 
 
 def test_a_full_disk_without_hard_links_costs_no_earlier_file(tmp_path, monkeypatch):
-    (tmp_path / "p").write_bytes(OLD["p"])
-    (tmp_path / "new p").write_bytes(NEW["p"])
+    moves = local_moves(tmp_path, {"p": OLD["p"], "new p": NEW["p"]}, "p")
 
     def refuse(*paths):
         raise PermissionError("no hard links here")
@@ -125,7 +126,6 @@ def test_a_full_disk_without_hard_links_costs_no_earlier_file(tmp_path, monkeypa
         raise OSError("no space left")
 
     monkeypatch.setattr(os, "link", refuse)
-    moves = [Move("p", str(tmp_path / "new p"), str(tmp_path / "p"))]
     with monkeypatch.context() as full:
         full.setattr(shutil, "copy2", copy_half)
         with pytest.raises(PublishError, match="no space left"):
@@ -137,10 +137,9 @@ def test_a_full_disk_without_hard_links_costs_no_earlier_file(tmp_path, monkeypa
 
 def test_what_another_run_left_replaces_nothing(tmp_path):
     """The second file was not touched yet when the first one could not be moved."""
-    for name, content in (("q", b"now"), ("new q", b"new"), ("new q.earlier", b"long ago"), ("new p", b"p")):
-        (tmp_path / name).write_bytes(content)
+    files = {"q": b"now", "new q": b"new", "new q.earlier": b"long ago", "new p": b"p"}
+    moves = local_moves(tmp_path, files, "pq")
     (tmp_path / "p").mkdir()
-    moves = [Move(name, str(tmp_path / f"new {name}"), str(tmp_path / name)) for name in "pq"]
     with pytest.raises(PublishError):
         put_in_place(moves)
     assert (tmp_path / "q").read_bytes() == b"now"
@@ -156,8 +155,7 @@ def test_what_cannot_be_moved_stays_where_the_message_says(written, name):
     source = re.search(r"Move (\S+) to \S+ \(the predictions", str(caught.value))[1]
     os.rmdir(output.path)
     os.rename(source, output.path)
-    with FileSystems.open(output.path) as file:
-        assert file.read(4) == (b"PAR1" if name.endswith("parquet") else b'{"n"')
+    assert Path(output.path).read_bytes()[:4] == (b"PAR1" if name.endswith("parquet") else b'{"n"')
 
 
 def test_parts_that_cannot_be_joined_stay(written):

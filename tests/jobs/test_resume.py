@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,11 +29,13 @@ sys.stdin.read()
 
 @pytest.fixture
 def output(tmp_path):
-    """Makes an output of this job; what it locks is given back."""
+    """Makes an output of this job, ready for parts; what it locks is given back."""
     made = []
 
-    def make(keeps=True, **job):
-        made.append(ResumableOutput(str(tmp_path / "p.jsonl"), None, job, keeps=keeps))
+    def make(name="p.jsonl", *, keeps=True, prepared=True, **job):
+        made.append(ResumableOutput(str(tmp_path / name), None, job, keeps=keeps))
+        if prepared:
+            made[-1].prepare()
         return made[-1]
 
     yield make
@@ -55,12 +58,10 @@ def publish(output, threshold=None):
 
 def test_what_was_done_is_found_and_published(output, tmp_path):
     first = output(model="m")
-    first.prepare()
     write(first, 0, 1, 3)
     first.clean()
     assert first.kept_rows == 3
     second = output(model="m")
-    second.prepare()
     assert second.earlier_rows == 3
     write(second, 4, 2)
     write(second, 5, kind="letters")
@@ -70,41 +71,20 @@ def test_what_was_done_is_found_and_published(output, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.jsonl", "p.jsonl"]
 
 
-def test_a_row_that_a_runner_has_run_again_counts_once(output, tmp_path):
-    """It may come out otherwise: a prediction counts first, then a dead letter; what was skipped is done."""
-    first = output()
-    first.prepare()
-    write(first, 0, 2, 5, 1)
-    write(first, 1, 2, 3, 4, kind="letters")
-    write(first, 0, 4, 6, 7, kind="skipped")
-    first.clean()
-    assert first.kept_rows == 8
-    second = output()
-    second.prepare()
-    assert second.earlier_rows == 8
-    write(second, 6, kind="letters")
-    assert publish(second) == (4, 3, 1)
-    letters = (tmp_path / "p.dead-letters.jsonl").read_text().splitlines()
-    assert [json.loads(line)["n"] for line in letters] == [3, 4, 6]
-
-
 @pytest.mark.parametrize("keeps", [True, False])
 def test_what_an_earlier_attempt_left_beside_its_rows_is_gone(output, keeps):
     """It may have been killed behind it; without ``--resume`` its rows are gone, too."""
     first = output(keeps=keeps)
-    first.prepare()
     write(first, 0, 1)
     leave_mark(first.folder)
     first._lock.close()
     second = output(keeps=keeps)
-    second.prepare()
     write(second, 0)
     assert (publish(second), second.accepted) == ((2 if keeps else 1, 0, 0), True)
 
 
 def test_a_row_without_a_result_is_not_passed_over(output):
     first = output()
-    first.prepare()
     write(first, 0, 2)
     with pytest.raises(PublishError, match="no result; this is a bug"):
         publish(first)
@@ -124,7 +104,6 @@ def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(o
         monkeypatch.setattr(os, name, note)
 
     one = output()
-    one.prepare()
     write(one, 0, 1)
     write(one, 2, kind="letters")
     noted("fsync", lambda descriptor: [os.readlink(f"/proc/self/fd/{descriptor}")])
@@ -145,7 +124,6 @@ def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(o
 def test_what_was_refused_is_kept_if_it_has_predictions(output, tmp_path):
     """So that it can be accepted later."""
     first = output()
-    first.prepare()
     write(first, 0, 1)
     write(first, 2, kind="letters")
     publish(first, threshold=0)
@@ -153,7 +131,6 @@ def test_what_was_refused_is_kept_if_it_has_predictions(output, tmp_path):
     assert first.kept_rows == 3
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["p.dead-letters.failed.jsonl"]
     second = output()
-    second.prepare()
     publish(second)
     second.clean()
     assert sorted(os.listdir(tmp_path)) == ["p.dead-letters.jsonl", "p.jsonl"]
@@ -162,7 +139,6 @@ def test_what_was_refused_is_kept_if_it_has_predictions(output, tmp_path):
 def test_a_run_of_dead_letters_alone_is_not_kept_once_they_are_written(output, tmp_path):
     """Another one is to try those rows again."""
     one = output()
-    one.prepare()
     write(one, 0, 1, kind="letters")
     publish(one, threshold=0)
     one.clean()
@@ -171,42 +147,47 @@ def test_a_run_of_dead_letters_alone_is_not_kept_once_they_are_written(output, t
 
 def test_another_job_is_refused_only_if_something_would_be_lost(output):
     first = output(model="m", keep=("a",))
-    first.prepare()
     first.clean()
     second = output(model="n", keep=("a",))
-    second.prepare()
     write(second, 0)
     second.clean()
     with pytest.raises(ConfigurationError, match=r"^1 rows .* have changed since: model\. Put .* remove "):
-        output(model="o", keep=("a",)).prepare()
-    assert os.path.exists(second.folder)
-    output(model="n", keep=("a",)).prepare()
+        output(model="o", keep=("a",))
+    assert output(model="n", keep=("a",)).earlier_rows == 1
 
 
 def test_what_may_be_a_secret_is_not_written(output):
     first = output(**{"--handler-arg key": ["pa55word", None]})
-    first.prepare()
-    with open(os.path.join(first.folder, "job.json")) as file:
-        text = file.read()
+    text = Path(first.folder, "job.json").read_text()
     assert "--handler-arg key" in text
     assert "pa55word" not in text
 
 
+def test_an_output_may_have_the_name_of_a_file_of_our_own(output, tmp_path):
+    """What is joined does not replace the file that says which job the kept rows are of."""
+    first = output("job.json")
+    write(first, 0)
+    (tmp_path / "job.json").mkdir()
+    with pytest.raises(PublishError):
+        publish(first)
+    first.clean()
+    (tmp_path / "job.json").rmdir()
+    assert output("job.json").earlier_rows == 1
+
+
 def test_a_folder_that_was_being_removed_is_nothing(output):
     first = output()
-    first.prepare()
     write(first, 0)
     first.clean()
     os.remove(os.path.join(first.folder, "job.json"))
     second = output()
-    second.prepare()
     assert second.earlier_rows == 0
     assert sorted(os.listdir(second.folder)) == ["job.json", "lock"]
 
 
 def test_one_run_at_a_time(output, tmp_path, popen):
     """A lock ends with its process, however that ends."""
-    first = output()
+    first = output(prepared=False)
     arguments = [sys.executable, "-c", LOCKS, str(tmp_path / "p.jsonl")]
     other = popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert other.stdout.readline() == "locked\n"
@@ -218,12 +199,12 @@ def test_one_run_at_a_time(output, tmp_path, popen):
     other.communicate()
     first.prepare()
     with pytest.raises(ConfigurationError, match=f"process {os.getpid()}"):
-        output().prepare()
+        output()
 
 
 def test_a_folder_that_cannot_be_begun_is_not_left_behind(output, tmp_path):
     with full_disk(0), pytest.raises(ConfigurationError, match="cannot write"):
-        output().prepare()
+        output()
     assert os.listdir(tmp_path) == []
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import pathlib
 import random
 import statistics
 from functools import cache
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -77,13 +77,14 @@ def test_a_sample_of_little_is_all_of_it_in_another_order(path, out):
     again = read(found.write(out))
     assert again != rows()
     assert sorted(again, key=lambda row: row["id"]) == rows()
-
-
-def test_a_beginning_has_long_and_short_rows_as_all_have(path, out):
     mean = statistics.fmean(len(row["text"]) for row in rows())
-    some = read(sample_of(path).write(out, 1, slice(160)))
+    some = read(found.write(out, 1, slice(160)))  # a beginning has long and short rows as all have
     assert len(some) == 160
     assert statistics.fmean(len(row["text"]) for row in some) == pytest.approx(mean, rel=0.1)
+    assert len(read(found.write(out, 3))) == 3 * ROWS
+    halves = [{row["id"] for row in read(found.write(out, 1, slice(number, None, 2)))} for number in (0, 1)]
+    assert not halves[0] & halves[1]
+    assert len(halves[0] | halves[1]) == ROWS
 
 
 def test_each_row_of_a_sample_has_its_stratum(path, out):
@@ -93,11 +94,8 @@ def test_each_row_of_a_sample_has_its_stratum(path, out):
     means = [statistics.fmean(length for one, length in pairs if one == stratum) for stratum in range(16)]
     assert sorted(found.strata[:16]) == list(range(16))
     assert means == sorted(means)
-    assert sample_of(path, write(found_beside(path), [{"text": "", "id": 1}] * 9)).strata is None
-
-
-def found_beside(path):
-    return pathlib.Path(path).with_name("other.jsonl" if "csv" in path or "parquet" in path else "other.csv")
+    other = "other.jsonl" if path.endswith((".csv", ".parquet")) else "other.csv"
+    assert sample_of(path, write(Path(path).with_name(other), [{"text": "", "id": 1}] * 9)).strata is None
 
 
 def test_of_a_limited_run_only_the_rows_that_it_reads_are_sampled(path, tmp_path, out):
@@ -138,14 +136,6 @@ def test_fields_of_several_lines_stay_whole(tmp_path, out, monkeypatch):
     some = read(sample_of(path).write(out))
     assert some
     assert all(row in content for row in some)
-
-
-def test_a_sample_is_repeated_and_cut(path, out):
-    found = sample_of(path)
-    assert len(read(found.write(out, 3))) == 3 * ROWS
-    halves = [{row["id"] for row in read(found.write(out, 1, slice(number, None, 2)))} for number in (0, 1)]
-    assert not halves[0] & halves[1]
-    assert len(halves[0] | halves[1]) == ROWS
 
 
 def test_files_of_one_kind_become_one(tmp_path, out):

@@ -1,7 +1,6 @@
 """How many workers ``auto`` adds to the first one, and what a worker does with its parts of the input."""
 
 import asyncio
-import json
 import threading
 
 import pytest
@@ -15,6 +14,7 @@ from headrace.jobs.run import Run
 from headrace.jobs.splits import Splits
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.workers import GoOn, PartRunner, Stop, more_workers
+from toys import Acting
 
 
 @pytest.mark.parametrize(
@@ -36,25 +36,27 @@ def test_a_model_gets_the_cores_that_it_leaves_idle(busy_cores, most, copies, mo
     assert more_workers(busy_cores, most, copies) == more
 
 
-class Count(ModelHandler):
-    def load_model(self):
-        return len
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [model(batch)] * len(batch)
-
-
-def test_a_worker_goes_on_with_another_part_and_batches_go_across(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "_PAUSE_SECONDS", 0)  # it answers after each batch
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    """What one of two workers has, over so many rows in batches of a size: its run and its runner."""
     monkeypatch.setattr(workers, "Workers", lambda steps, *_: steps)
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"n": n}) + "\n" for n in range(2000)))
-    sources = match([str(tmp_path / "in.jsonl")])
-    sizes = {"min_batch_size": 64, "max_batch_size": 64}
-    run = Run(Job(Count(), sources, str(tmp_path / "out.jsonl"), batch_sizes=sizes, workers=2))
-    run.output.prepare()
-    given = list(Splits(sources, 2))
+
+    def make(handler, rows, size, **options):
+        (tmp_path / "in.jsonl").write_text("".join(f'{{"n": {n}}}\n' for n in range(rows)))
+        sizes = {"min_batch_size": size, "max_batch_size": size}
+        sources, output = match([str(tmp_path / "in.jsonl")]), str(tmp_path / "out.jsonl")
+        run = Run(Job(handler, sources, output, batch_sizes=sizes, workers=2, **options))
+        run.output.prepare()
+        return run, PartRunner(run._driver)
+
+    return make
+
+
+def test_a_worker_goes_on_with_another_part_and_batches_go_across(worker, monkeypatch):
+    monkeypatch.setattr(workers, "_PAUSE_SECONDS", 0)  # it answers after each batch
+    run, runner = worker(Acting(), 2000, 64)
+    given = list(Splits(run.job.sources, 2))
     assert len(given) > 3
-    runner = PartRunner(run._driver)
     events, coming = [], iter(given)
     done = runner.ask(GoOn(next(coming)))
     while not done.is_done:
@@ -81,15 +83,9 @@ class Slow(ModelHandler):
         return [1] * len(batch)
 
 
-def test_a_worker_that_is_stopped_between_two_parts_keeps_what_is_paid_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "Workers", lambda steps, *_: steps)
-    (tmp_path / "in.jsonl").write_text('{"n": 1}\n')
-    sources = match([str(tmp_path / "in.jsonl")])
-    sizes = {"max_batch_size": 1}
-    run = Run(Job(Slow(), sources, str(tmp_path / "out.jsonl"), batch_sizes=sizes, resume={}, workers=2))
-    run.output.prepare()
-    runner = PartRunner(run._driver)
-    assert not runner.ask(GoOn((0, sources[0]))).is_done
+def test_a_worker_that_is_stopped_between_two_parts_keeps_what_is_paid_for(worker):
+    run, runner = worker(Slow(), 1, 1, resume={})
+    assert not runner.ask(GoOn((0, run.job.sources[0]))).is_done
     assert Slow.begun.wait(60)  # the request is on its way
     assert runner.ask(Stop(keep=False)).caught is None
     runner.close()

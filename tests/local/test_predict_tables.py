@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import ClassVar
 
 import pandas
 import polars
@@ -32,14 +31,14 @@ class Vectors(Acting):
         return list(row.values())
 
 
-each_kind = pytest.mark.parametrize(
-    "table",
-    [pandas.DataFrame(ROWS), pyarrow.Table.from_pylist(ROWS), pyarrow.RecordBatch.from_pylist(ROWS)],
-    ids=lambda table: type(table).__name__,
-)
+def tables():
+    """Those rows in everything that is read as a table; some can be read once."""
+    arrow = pyarrow.Table.from_pylist(ROWS)
+    frame = polars.from_arrow(arrow)
+    batch = pyarrow.RecordBatch.from_pylist(ROWS)
+    return [pandas.DataFrame(ROWS), arrow, batch, arrow.to_reader(2), frame, frame.lazy()]
 
 
-@each_kind
 @pytest.mark.parametrize(
     ("handler", "columns"),
     [
@@ -52,7 +51,7 @@ each_kind = pytest.mark.parametrize(
         (Vectors().with_preprocess_fn(repr), ["n"]),
     ],
 )
-def test_handler_is_given_what_the_command_line_would_give_it(table, handler, columns, tmp_path):
+def test_handler_is_given_what_the_command_line_would_give_it(handler, columns, tmp_path):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(ROWS), tmp_path / "in.parquet")
     names = (columns,) if isinstance(columns, str) else columns and tuple(columns)
     Run(
@@ -64,23 +63,14 @@ def test_handler_is_given_what_the_command_line_would_give_it(table, handler, co
         )
     ).execute()
     written = [json.loads(line)["prediction"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert list(predict(handler, table, columns=columns)) == written
+    assert [list(predict(handler, table, columns=columns)) for table in tables()] == [written] * 6
 
 
-@each_kind
-def test_key_is_a_column_and_predictions_come_without_it(table):
-    keyed = KeyedModelHandler(Acting())
+def test_key_is_a_column_and_predictions_come_without_it():
+    keyed, table = KeyedModelHandler(Acting()), pandas.DataFrame(ROWS)
     assert list(predict(keyed, table, columns="text", key="id")) == ["a", "b", "c"]
     with pytest.raises(ConfigurationError, match=r"takes keys; name their column with --key \(in Python, key=\)"):
         predict(keyed, table)
-
-
-def test_rows_that_fail_keep_their_places():
-    frame = pandas.DataFrame({"n": [1, None, 3]})
-    good, bad, last = predict(Acting(lambda batch: [n + 1 for n in batch]), frame, columns="n", on_failure="yield")
-    assert (good, last) == (2, 4)
-    assert isinstance(bad, Failure)
-    assert bad.element is None
 
 
 def test_skipped_rows_yield_nothing():
@@ -113,10 +103,9 @@ def test_mistaken_arguments_are_refused_at_once():
 class Adds(BaseEstimator):
     """Adds two columns, and counts its calls; fails where it sees 1300."""
 
-    calls: ClassVar[list[int]] = []
+    calls = []
 
     def predict(self, frame):
-        """The sums."""
         self.calls.append(len(frame))
         if (frame["a"] == 1300).any():
             raise ValueError("13 again")
@@ -148,14 +137,6 @@ def test_frames_go_to_the_model_in_blocks_and_come_back_row_by_row(tmp_path, mak
     assert results[5].model_id == str(tmp_path / "model.pkl")
     with pytest.raises(ValueError, match="13 again"):
         list(predict(handler, make(frame), columns=["a", "b"]))
-
-
-@pytest.mark.parametrize("make", [Acting(), Vectors()], ids=lambda handler: type(handler).__name__)
-def test_streams_of_batches_and_lazy_frames_are_tables(make):
-    table = pyarrow.Table.from_pylist(ROWS)
-    expected = list(predict(make, table, columns=["n", "text"]))
-    for given in (table.to_reader(2), polars.from_arrow(table), polars.from_arrow(table).lazy()):
-        assert list(predict(make, given, columns=["n", "text"])) == expected
 
 
 def test_lazy_frames_are_computed_as_they_are_read(monkeypatch):

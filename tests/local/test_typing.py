@@ -80,19 +80,18 @@ def test_type_checker_knows_options_and_results(tmp_path):
     assert lines == {str(first + place): code for place, (_, code) in enumerate(WRONG)}, found
 
 
-def test_options_for_type_checkers_are_those_of_predict():
-    parameters = inspect.signature(predict).parameters.values()
-    options = {one.name: one.annotation for one in parameters if one.kind is one.KEYWORD_ONLY}
+def test_options_for_type_checkers_are_those_that_there_are():
+    options = options_of(predict)
     del options["on_failure"]
-    assert written(PredictOptions.__annotations__) == options
+    assert written(PredictOptions) == options
+    assert written(InferenceOptions) == {**options_of(RunInference), **written(WatchOptions)}
 
 
-def test_options_for_type_checkers_are_those_of_run_inference():
-    parameters = inspect.signature(RunInference).parameters.values()
-    options = {one.name: one.annotation for one in parameters if one.kind is one.KEYWORD_ONLY}
-    assert written(InferenceOptions.__annotations__) == {**options, **written(WatchOptions.__annotations__)}
+def options_of(function):
+    parameters = inspect.signature(function).parameters.values()
+    return {one.name: one.annotation for one in parameters if one.kind is one.KEYWORD_ONLY}
 
 
-def written(annotations):
+def written(kind):
     """Annotations as they are written."""
-    return {name: kind.__forward_arg__ for name, kind in annotations.items()}
+    return {name: value.__forward_arg__ for name, value in kind.__annotations__.items()}

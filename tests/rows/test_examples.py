@@ -8,7 +8,6 @@ from apache_beam.ml.inference import base
 
 from headrace.core.config import BatchingConfig
 from headrace.core.errors import ConfigurationError
-from headrace.core.handler import ModelHandler
 from headrace.core.keyed import KeyedModelHandler, KeyModelMapping, MaybeKeyedModelHandler
 from headrace.core.result import Stage
 from headrace.local.predict import predict
@@ -19,30 +18,21 @@ from headrace.rows.examples import (
     exploded,
     exploded_all,
     exploded_array,
-    naming_outputs,
     over_rows,
     refuse_exploded,
 )
 from large import tensorflow, torch
+from toys import Acting, each
 
 
-class Echo(ModelHandler):
-    """Predicts a pair of its name and the example."""
-
-    def __init__(self, name="echo", **options):
-        super().__init__(**options)
-        self.name = name
-
-    def load_model(self):
-        return self.name
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [(model, example) for example in batch]
-
-
-class Array(Echo):
+class Array(Acting):
     def example_from_row(self, row):
         return [float(value) for value in row.values()]
+
+
+def echo(name="echo", kind=Acting, **options):
+    """Predicts a pair of its name and the example."""
+    return kind(each(lambda example: (name, example)), **options)
 
 
 class BeamsEcho(base.ModelHandler):
@@ -57,37 +47,37 @@ ROW = {"a": 1, "b": 2, "k": "x"}
 
 
 def outcome(handler, row=ROW, **examples):
-    """What becomes of a row: its prediction or a failure."""
+    """A prediction or a failure."""
     (found,) = predict(over_rows(handler, Examples(**examples)), [row], on_failure="yield")
     return found
 
 
 @pytest.mark.parametrize(
-    ("make", "columns", "example"),
+    ("kind", "columns", "example"),
     [
-        (Echo, None, ROW),
-        (Echo, ("b", "a"), {"b": 2, "a": 1}),
-        (Echo, ("b",), 2),
+        (Acting, None, ROW),
+        (Acting, ("b", "a"), {"b": 2, "a": 1}),
+        (Acting, ("b",), 2),
         (Array, ("b", "a"), [2.0, 1.0]),
         (Array, ("b",), [2.0]),
         (Array, None, [1.0, 2.0]),
     ],
 )
-def test_examples_are_made_of_columns_in_their_order(make, columns, example):
-    assert repr(outcome(make(), columns=columns, all_columns=("a", "b"))) == repr(("echo", example))
+def test_examples_are_made_of_columns_in_their_order(kind, columns, example):
+    assert repr(outcome(echo(kind=kind), columns=columns, all_columns=("a", "b"))) == repr(("echo", example))
 
 
 def test_columns_that_a_prediction_has_are_refused():
-    over = over_rows(Echo(), Examples(("a",)), ("prediction", "model_id"))
+    over = over_rows(echo(), Examples(("a",)), ("prediction", "model_id"))
     first, *others = predict(over, [{"a": 1}, {"a": 2, "prediction": 7}, {"a": 3, "model_id": "m"}], on_failure="yield")
     assert first == ("echo", 1)
     assert "the row has a column 'prediction' of its own" in str(others[0].error)
     assert "with --keep" in str(others[1].error)
 
 
-@pytest.mark.parametrize("make", [Array, BeamsEcho], ids=["headrace", "beam"])
-def test_functions_of_the_handler_see_examples_only(make):
-    handler = make().with_preprocess_fn(lambda x: x + 1).with_preprocess_fn(lambda x: x * 10)
+@pytest.mark.parametrize("handler", [echo(kind=Array), BeamsEcho()], ids=["headrace", "beam"])
+def test_functions_of_the_handler_see_examples_only(handler):
+    handler = handler.with_preprocess_fn(lambda x: x + 1).with_preprocess_fn(lambda x: x * 10)
     handler = handler.with_postprocess_fn(lambda pair: pair[1]).with_postprocess_fn(lambda x: -x)
     assert outcome(handler, columns=("b",)) == -21
 
@@ -95,13 +85,13 @@ def test_functions_of_the_handler_see_examples_only(make):
 @pytest.mark.parametrize(
     ("handler", "row", "stage", "index"),
     [
-        (Array(), {"a": "text"}, Stage.PREPROCESSING, 0),
-        (Array(), {"b": 1}, Stage.PREPROCESSING, 0),
-        (Echo().with_preprocess_fn(lambda _: 1 / 0), {"a": 1}, Stage.PREPROCESSING, 1),
-        (Echo().with_postprocess_fn(lambda _: 1 / 0), {"a": 1}, Stage.POSTPROCESSING, 0),
-        (KeyedModelHandler([KeyModelMapping(["x"], Echo())]), {"a": 1, "k": "y"}, Stage.INFERENCE, 0),
-        (KeyedModelHandler(Echo()), {"a": 1}, Stage.PREPROCESSING, 0),
-        (KeyedModelHandler(Echo()).with_postprocess_fn(lambda _: 1 / 0), ROW, Stage.POSTPROCESSING, 0),
+        (echo(kind=Array), {"a": "text"}, Stage.PREPROCESSING, 0),
+        (echo(kind=Array), {"b": 1}, Stage.PREPROCESSING, 0),
+        (echo().with_preprocess_fn(lambda _: 1 / 0), {"a": 1}, Stage.PREPROCESSING, 1),
+        (echo().with_postprocess_fn(lambda _: 1 / 0), {"a": 1}, Stage.POSTPROCESSING, 0),
+        (KeyedModelHandler([KeyModelMapping(["x"], echo())]), {"a": 1, "k": "y"}, Stage.INFERENCE, 0),
+        (KeyedModelHandler(echo()), {"a": 1}, Stage.PREPROCESSING, 0),
+        (KeyedModelHandler(echo()).with_postprocess_fn(lambda _: 1 / 0), ROW, Stage.POSTPROCESSING, 0),
     ],
 )
 def test_failures_name_their_operation(handler, row, stage, index):
@@ -111,41 +101,35 @@ def test_failures_name_their_operation(handler, row, stage, index):
 
 
 def test_a_missing_column_is_named():
-    assert str(outcome(Echo(), {"a": 1}, columns=("a", "b")).error) == "the row has no column 'b'"
-    assert str(outcome(KeyedModelHandler(Echo()), {"a": 1}, key="k").error) == "the row has no column 'k'"
+    assert str(outcome(echo(), {"a": 1}, columns=("a", "b")).error) == "the row has no column 'b'"
+    assert str(outcome(KeyedModelHandler(echo()), {"a": 1}, key="k").error) == "the row has no column 'k'"
 
 
 def test_a_broken_line_fails_as_it_was_broken():
     line = BrokenLine("{", "a.jsonl", 3, ValueError("half an object"))
-    failure = outcome(Echo(), line)
+    failure = outcome(echo(), line)
     assert failure.error is line.error
 
 
-def test_one_model_for_all_keys():
-    assert outcome(KeyedModelHandler(Echo()), columns=("a",), key="k") == ("echo", 1)
+def test_one_model_for_all_keys_or_for_what_may_have_some():
+    assert outcome(KeyedModelHandler(echo()), columns=("a",), key="k") == ("echo", 1)
+    assert outcome(MaybeKeyedModelHandler(echo()), columns=("a",)) == ("echo", 1)
+    beams = base.KeyedModelHandler([base.KeyModelMapping(["x"], BeamsEcho())])
+    assert outcome(beams, columns=("a",), key="k") == ("beam", 1)
 
 
 def test_a_model_for_each_key():
-    handler = KeyedModelHandler([KeyModelMapping(["x", "y"], Echo("one")), KeyModelMapping(["z"], Echo("two"))], 1)
+    handler = KeyedModelHandler([KeyModelMapping(["x", "y"], echo("one")), KeyModelMapping(["z"], echo("two"))], 1)
     rows = [{"a": n, "k": key} for n, key in enumerate("xzyz")]
     over = over_rows(handler, Examples(("a",), key="k"))
     assert over.max_models == 1
     assert list(predict(over, rows)) == [("one", 0), ("two", 1), ("one", 2), ("two", 3)]
 
 
-def test_beams_keyed_handler():
-    handler = base.KeyedModelHandler([base.KeyModelMapping(["x"], BeamsEcho())])
-    assert outcome(handler, columns=("a",), key="k") == ("beam", 1)
-
-
 def test_functions_of_a_keyed_handler_see_the_key():
-    handler = KeyedModelHandler(Echo()).with_preprocess_fn(lambda pair: (pair[0] * 2, pair[1] + 10))
+    handler = KeyedModelHandler(echo()).with_preprocess_fn(lambda pair: (pair[0] * 2, pair[1] + 10))
     handler = handler.with_postprocess_fn(lambda pair: (pair[0], f"{pair[0]}: {pair[1][1]}"))
     assert outcome(handler, columns=("a",), key="k") == "xx: 11"
-
-
-def test_a_handler_for_both_takes_examples():
-    assert outcome(MaybeKeyedModelHandler(Echo()), columns=("a",)) == ("echo", 1)
 
 
 class Other(KeyedModelHandler):
@@ -156,11 +140,11 @@ class Other(KeyedModelHandler):
 @pytest.mark.parametrize(
     ("handler", "key", "message"),
     [
-        (KeyedModelHandler(Echo()), None, "name their column with --key"),
-        (Echo(), "k", "Echo takes no keys; leave --key out"),
-        (Other(Echo()), "k", "Other changes KeyedModelHandler"),
-        (Echo().with_no_batching(), None, "rows come one by one"),
-        (Echo, None, "no model handler"),
+        (KeyedModelHandler(echo()), None, "name their column with --key"),
+        (echo(), "k", "Acting takes no keys; leave --key out"),
+        (Other(echo()), "k", "Other changes KeyedModelHandler"),
+        (echo().with_no_batching(), None, "rows come one by one"),
+        (Acting, None, "no model handler"),
         (None, None, "None is no model handler"),
     ],
 )
@@ -170,7 +154,7 @@ def test_handlers_that_rows_cannot_be_given_to(handler, key, message):
 
 
 def test_sizes_replace_those_of_the_handler():
-    handler = Echo(min_batch_size=5, max_batch_size=50)
+    handler = echo(min_batch_size=5, max_batch_size=50)
     assert batching_over_rows(handler, {}) == BatchingConfig(min_batch_size=5, max_batch_size=50)
     assert batching_over_rows(handler, {"max_batch_size": 9}) == BatchingConfig(min_batch_size=5, max_batch_size=9)
     assert batching_over_rows(handler, {"max_batch_size": 4}) == BatchingConfig(min_batch_size=4, max_batch_size=4)
@@ -181,14 +165,13 @@ def test_sizes_replace_those_of_the_handler():
 @pytest.mark.parametrize("keyed", [False, True])
 def test_weights_are_of_the_example_not_of_the_row(keyed):
     seen = []
-
-    class Batches(Echo):
-        def run_inference(self, batch, model, inference_args=None):
-            seen.append(list(batch))
-            return batch
-
     weigh = (lambda pair: pair[1]) if keyed else (lambda example: example)
-    handler = Batches(max_batch_weight=10, element_size_fn=weigh, min_batch_size=100)
+    handler = Acting(
+        lambda batch: seen.append(list(batch)) or batch,
+        max_batch_weight=10,
+        element_size_fn=weigh,
+        min_batch_size=100,
+    )
     handler = KeyedModelHandler(handler) if keyed else handler
     rows = [{"a": weight, "k": "x"} for weight in (4, 4, 4, 9)]
     over = over_rows(handler, Examples(("a",), key="k" if keyed else None))
@@ -243,8 +226,3 @@ def test_columns_that_are_called_so_are_refused():
     refuse_exploded(["a", "prediction"])
     with pytest.raises(ConfigurationError, match="there is a column 'prediction_a'"):
         refuse_exploded(["a", "prediction_a"])
-
-
-def test_handlers_that_know_no_names_stay_as_they_are():
-    assert naming_outputs(None) is None
-    assert naming_outputs([None]) == [None]

@@ -47,20 +47,13 @@ def test_contents_come_in_order_decoded_and_with_what_goes_along(rows, ahead):
 
 
 def test_a_file_that_cannot_be_read_fails_alone_and_where_it_is_asked_for(rows, tmp_path):
-    given = rows(b"1", b"2", b"x", b"4")
+    given = [*rows(b"1", b"2", b"x", b"4"), "a broken line, which goes through"]
     (tmp_path / "1").unlink()
-    found = []
-    for row, _ in Contents(int).of((row, None) for row in given):
-        try:
-            found.append(row["content"])
-        except (OSError, ValueError) as error:
-            found.append(type(error).__name__)
-    assert found == [1, "FileNotFoundError", "ValueError", 4]
-
-
-def test_what_is_no_file_goes_through(rows):
-    (row,) = rows(b"1")
-    assert [one for one, _ in Contents().of([(row, 0), ("a broken line", 1)])] == [row, "a broken line"]
+    *found, line = (row for row, _ in Contents(int).of((row, None) for row in given))
+    assert [found[0]["content"], found[3]["content"], line] == [1, 4, given[4]]
+    for place, error in ((1, FileNotFoundError), (2, ValueError)):
+        with pytest.raises(error):
+            found[place]["content"]
 
 
 @pytest.mark.parametrize(("size", "most"), [(1, 64), (1 << 25, 2), (1 << 28, 1)])

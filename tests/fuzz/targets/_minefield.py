@@ -85,12 +85,7 @@ def number(value):
 class Minefield(ModelHandler):
     """Doubles, and commits the fault of each example that has one, in the order of the batch.
 
-    Args:
-        faults: their names, by example.
-        device: what it computes on.
-        crowd: batches of more examples hang; None: none does.
-        room: batches of more examples raise MemoryError; None: none does.
-        options: those of ``headrace.ModelHandler``.
+    Batches of more examples than a ``crowd`` hang; of more than it has ``room`` for raise MemoryError.
     """
 
     def __init__(self, faults, device, crowd=None, room=None, **options):

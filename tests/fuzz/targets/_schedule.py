@@ -37,7 +37,6 @@ class Schedule:
     keys: int = 0
     """How many models keys decide on; 0: there are no keys, 1: one model for all of them."""
     preprocessing: int = 0
-    """How many functions there are."""
     postprocessing: int = 0
     faults: dict[int, Fault] = field(default_factory=dict)
     crowd: int | None = None
@@ -53,7 +52,6 @@ class Schedule:
         return "isolated" in self.placement
 
     def key(self, element: int) -> str:
-        """Of an element, where there are keys."""
         return f"key {element * 7 % 5 % max(1, self.keys)}"
 
     def faults_of(self, stage: Stage, index: int = 0) -> dict[int, str]:

@@ -39,7 +39,6 @@ class Tick:
     bundles: tuple[tuple[Element, ...], ...]
     watermark: float
     seconds: float
-    """That pass."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,7 @@ class Branch:
     """A RunInference beside others, over the schedules of that number."""
 
     windows: window.WindowFn
-    lateness: int
-    """Seconds."""
+    lateness: int  # seconds
     batching: BatchingConfig
     preprocesses: bool
     side: str
@@ -67,12 +65,10 @@ def at(second: float) -> Timestamp:
 
 
 def weight_of(pair) -> int:
-    """Of an element with its key."""
     return pair[1][1]
 
 
 def branch(rng) -> Branch:
-    """A branch at random."""
     windows = rng.choice(
         [
             window.GlobalWindows(),
@@ -116,5 +112,4 @@ def ticks(rng, branches: int, keys: int) -> list[Tick]:
 
 
 def bucket_of(batching: BatchingConfig, length: int) -> int:
-    """Which bucket takes that length."""
     return sum(length >= bound for bound in batching.bucket_boundaries or ())

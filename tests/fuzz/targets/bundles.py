@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter
+from contextlib import closing
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -23,11 +24,11 @@ from headrace import (
 )
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Skipped
-from headrace.runtime.bundle import Bundle
 from headrace.runtime.observers import FanOut
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
+from toys import Always
 
 ROUND = 400
 MODELS = 3
@@ -70,7 +71,6 @@ def size_of(row: Row) -> float:
 
 
 def size_of_pair(pair: tuple[Any, Row]) -> float:
-    """The same for what a handler of keys gets."""
     return size_of(pair[1])
 
 
@@ -161,7 +161,7 @@ def cases(draw: Any) -> Case:
     )
 
 
-class Sometimes:
+class Sometimes(Always):
     """Has every so manieth batch run on the bundle's own thread."""
 
     def __init__(self, beside: list[bool]) -> None:
@@ -173,12 +173,8 @@ class Sometimes:
     def record_inline(self, size: int, call: float, whole: float) -> None:
         pass
 
-    def record_background(self, size: int, seconds: float) -> None:
-        pass
-
 
 def run(seed_of_round: int, cases_of_round: int) -> None:
-    """See ``tests/fuzz/__main__.py``."""
 
     @seed(seed_of_round)
     @settings(max_examples=cases_of_round, database=None, deadline=None, suppress_health_check=list(HealthCheck))
@@ -190,7 +186,6 @@ def run(seed_of_round: int, cases_of_round: int) -> None:
 
 
 def check_one(case: Case) -> None:
-    """Runs a case on threads of its own, one after the other in each."""
     try:
         spec = catching(prepare(handler_of(case), request_of(case)), Exception)
     except ConfigurationError:
@@ -211,7 +206,6 @@ def check_one(case: Case) -> None:
 
 
 def handler_of(case: Case) -> Any:
-    """The handler, with keys and functions around it."""
     handler: Any = Watching(case.room, case.lazy)
     if case.kind == "keyed":
         handler = KeyedModelHandler(handler)
@@ -235,26 +229,17 @@ def request_of(case: Case) -> InferenceRequest:
 
 
 def run_thread(spec: Any, case: Case, which: int, outcomes: list[Any], errors: list[BaseException]) -> None:
-    """The bundles of one thread."""
     try:
-        worker = Worker(spec)
-        try:
+        with closing(Worker(spec)) as worker:
             for rows in case.threads[which]:
-                bundle = bundle_of(worker, case)
+                if case.beside:  # some batches are on the second thread
+                    worker._background.policy = Sometimes(case.beside)
+                bundle = worker.bundle(FanOut())
                 for row in rows:
                     outcomes += bundle.add(row if case.kind == "plain" else (row.number % MODELS, row), row.number)
                 outcomes += bundle.finish()
-        finally:
-            worker.close()
     except BaseException as error:
         errors.append(error)
-
-
-def bundle_of(worker: Worker, case: Case) -> Bundle:
-    """A bundle; where the case says so, with some of its batches on the second thread."""
-    if case.beside:
-        worker._background.policy = Sometimes(case.beside)
-    return worker.bundle(FanOut())
 
 
 def assert_exact(case: Case, rows: list[Row], outcomes: list[Any]) -> None:
@@ -284,7 +269,6 @@ def assert_exact(case: Case, rows: list[Row], outcomes: list[Any]) -> None:
 
 
 def deserved(row: Row) -> tuple[str, int, str]:
-    """The stage, the number of the operation and the type of the error of a bad row."""
     if row.fault in ("size", "no size"):
         return Stage.INFERENCE.value, 0, "Refused" if row.fault == "size" else "ValueError"
     stage, index = row.fault.split()

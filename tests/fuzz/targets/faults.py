@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import importlib.util
 import logging
 import os
 import pickle
@@ -18,6 +17,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
+from unittest import mock
 
 import _minefield as minefield
 import _schedule as schedules
@@ -33,6 +33,10 @@ from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeDevice
 from waiting import wait_until
 
+sys.path.append(str(Path(__file__).parents[2] / "faults"))
+
+from census import TOKEN, Census
+
 ROUND = 8
 _LONGEST_SECS = 120
 """Many times what any schedule takes: then something waits that nobody wakes."""
@@ -40,11 +44,7 @@ _TO_THE_END_SECS = 15
 
 
 def run(seed: int, cases: int) -> None:
-    """Plays so many schedules; the first that goes wrong is shown.
-
-    Raises:
-        AssertionError: an element has another outcome than it deserves, or none, or two; or something is left.
-    """
+    """Plays so many schedules; the first that goes wrong is shown."""
     for number in range(cases):
         schedule = schedules.draw(random.Random(f"{seed} {number}"))
         with _environment() as (census, log):
@@ -56,7 +56,6 @@ def run(seed: int, cases: int) -> None:
 
 
 def play(schedule, census, randomness) -> None:
-    """Runs it and checks what has come out."""
     spec = specification(schedule)
     outsider = Outsider(census, schedule.deeds, randomness)
     threads = [Thread(spec, schedule, number, outsider) for number in range(len(schedule.threads))]
@@ -77,7 +76,6 @@ def play(schedule, census, randomness) -> None:
 
 
 def specification(schedule):
-    """What the workers need."""
     faults, device = schedule.faults_of(Stage.INFERENCE), FakeDevice()
     options = {"large_model": True} if schedule.placement.startswith("mapped") else {}
     if schedule.placement.startswith("copies"):
@@ -112,17 +110,13 @@ class Thread(threading.Thread):
         self.elements = range(first, first)
         self.outcomes = []
         self.bundles = 0
-        """How many are finished."""
         self.error = None
 
     def run(self):
         try:
-            worker = open_worker(self._spec)
-            try:
+            with contextlib.closing(open_worker(self._spec)) as worker:
                 while self._sizes or not self._outsider.is_done.is_set():
                     self._run_bundle(worker.bundle(FanOut()), self._sizes.popleft() if self._sizes else 3)
-            finally:
-                worker.close()
         except BaseException as error:
             self.error = error
 
@@ -240,30 +234,20 @@ def _environment():
     """A census of what a schedule starts and leaves, and what it logs, in places of its own."""
     folder = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))  # a socket's address is short
     (temporary := folder / "tmp").mkdir()
-    census = _CENSUS.Census(temporary)
-    log, modules = _Log(), [minefield, schedules]
-    settings = {
-        "TMPDIR": str(temporary),
-        "HEADRACE_RUNTIME_DIR": str(folder / "run"),
-        _CENSUS.TOKEN: census.token,
-    }
-    before, earlier = {name: os.environ.get(name) for name in settings}, tempfile.tempdir
-    os.environ.update(settings)
-    tempfile.tempdir = str(temporary)
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        with log.listening():
-            yield census, log.lines
-            _check_that_nothing_is_left(census, folder / "run")
-    finally:
-        census.kill_all()
+    census, log, modules = Census(temporary), _Log(), [minefield, schedules]
+    settings = {"TMPDIR": str(temporary), "HEADRACE_RUNTIME_DIR": str(folder / "run"), TOKEN: census.token}
+    with mock.patch.dict(os.environ, settings), mock.patch.object(tempfile, "tempdir", str(temporary)):
         for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
-        tempfile.tempdir = earlier
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-        shutil.rmtree(folder, ignore_errors=True)
+            cloudpickle.register_pickle_by_value(module)
+        try:
+            with log.listening():
+                yield census, log.lines
+                _check_that_nothing_is_left(census, folder / "run")
+        finally:
+            census.kill_all()
+            for module in modules:
+                cloudpickle.unregister_pickle_by_value(module)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_that_nothing_is_left(census, runtime: Path) -> None:
@@ -288,23 +272,10 @@ class _Log(logging.Handler):
     def listening(self):
         """What Headrace logs comes here only."""
         logger = logging.getLogger("headrace")
-        level, propagate = logger.level, logger.propagate
-        logger.addHandler(self)
+        level = logger.level
         logger.setLevel(logging.DEBUG)
-        logger.propagate = False
         try:
-            yield
+            with mock.patch.multiple(logger, handlers=[self], propagate=False):
+                yield
         finally:
-            logger.removeHandler(self)
             logger.setLevel(level)
-            logger.propagate = propagate
-
-
-def _module(path: Path):
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_CENSUS = _module(Path(__file__).parents[2] / "faults" / "census.py")

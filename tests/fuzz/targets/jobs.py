@@ -6,11 +6,13 @@ import base64
 import collections
 import csv
 import datetime
+import functools
 import gzip
 import io
 import json
 import logging
 import math
+import operator
 import os
 import sys
 import tempfile
@@ -54,15 +56,6 @@ class Input(NamedTuple):
     """Rows, or a ``text_files.Wrong``."""
 
 
-class Outcomes(NamedTuple):
-    """What is to come of a run."""
-
-    predictions: list[dict[str, Any]]
-    letters: list[dict[str, Any]]
-    """The rows in them."""
-    skipped: int
-
-
 class Teller(ModelHandler):
     """Tells something of each example, of many types, by its content alone; some are too much for a whole batch.
 
@@ -103,9 +96,7 @@ class Adder(Teller):
         return sums
 
     def run_columns(self, columns: Any, model: Any, inference_args: Any = None) -> Any:
-        total = 0.0
-        for column in columns.values():
-            total = total + column.astype(float)
+        total = sum_of([column.astype(float) for column in columns.values()])
         if any(map(is_too_much, total.tolist())):
             raise ValueError("too much")
         return total
@@ -134,7 +125,6 @@ class Namer(Teller):
 
 
 def named(row: dict[str, Any]) -> dict[str, Any]:
-    """Texts as they are, and numbers as floats."""
     if None in row.values():
         raise TypeError("a value is missing")
     return {name: value if isinstance(value, str) else float(value) for name, value in row.items()}
@@ -146,16 +136,12 @@ def _as_float(value: Any) -> float:
     return float(value)
 
 
-def sum_of(values: list[float]) -> float:
-    """One after the other, as columns are added."""
-    total = 0.0
-    for value in values:
-        total = total + value
-    return total
+def sum_of(values: list[Any]) -> Any:
+    """One after the other: ``sum`` is more exact."""
+    return functools.reduce(operator.add, values, 0.0)
 
 
 def is_too_much(total: float) -> bool:
-    """Of a sum."""
     return math.isfinite(total) and int(abs(total)) % 7 == 3
 
 
@@ -189,7 +175,6 @@ def as_json(value: Any) -> Any:
 
 
 def run(seed: int, cases: int) -> None:
-    """Runs so many jobs."""
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)  # what is cancelled is no news
     for case in range(cases):
         random = Random(f"{seed} {case}")
@@ -229,9 +214,10 @@ def _case(random: Random, folder: Path) -> None:
     output.write_text("old")
     bytes_too = ".csv" not in output.name
     told = _named if tells else _added
-    expected = _expected(inputs.records, names, keep, str(job.sources[0].path), told, bytes_too=bytes_too)
+    path = str(job.sources[0].path)
+    predictions, failed, skipped = _expected(inputs.records, names, keep, path, told, bytes_too=bytes_too)
     report, done = _run(job, random)
-    counts = (len(expected.predictions), len(expected.letters), expected.skipped)
+    counts = (len(predictions), len(failed), skipped)
     assert (report.predictions, report.failed, report.skipped) == counts, (report, counts, output, keep)
     share = report.failed / max(1, report.predictions + report.failed)
     refused = share > (threshold if threshold is not None else 2) or (share == 1 and threshold != 1.0)
@@ -240,21 +226,18 @@ def _case(random: Random, folder: Path) -> None:
     assert place.exists() is bool(report.failed)
     letters = _read(place) if report.failed else []
     rows = [json.loads(one["row"]) if isinstance(one["row"], str) else one["row"] for one in letters]
-    assert _sorted(rows) == _sorted(expected.letters)
+    assert _sorted(rows) == _sorted(failed)
     if refused:
         assert output.read_text() == "old"
     elif output.suffix == ".parquet":
-        compare_tables(pyarrow.parquet.read_table(output), expected.predictions)
-    elif bytes_too:
-        _compare_lines(output, expected.predictions)
+        compare_tables(pyarrow.parquet.read_table(output), predictions)
     else:
-        _compare_csv(output, expected.predictions)
+        (_compare_lines if bytes_too else _compare_csv)(output, predictions)
     kept = [name for name in os.listdir(output.parent) if name.startswith(".")]
     assert bool(kept) is bool(refused and resume and report.predictions)
 
 
 def _run(job: Job, random: Random) -> tuple[Any, Run]:
-    """Runs a job; goes on where it is stopped."""
     for _ in range(100):
         _RUNS[:] = [Run(job)]
         try:
@@ -291,7 +274,8 @@ def _write_inputs(random: Random, folder: Path) -> Input:
     return Input(made.columns, numbers, csv_types, made.records)
 
 
-def _expected(records: list[Any], names: Any, keep: Any, path: str, told: Any, *, bytes_too: bool) -> Outcomes:
+def _expected(records: list[Any], names: Any, keep: Any, path: str, told: Any, *, bytes_too: bool) -> Any:
+    """The rows of predictions, those of dead letters, and how many are skipped."""
     predictions, letters, skipped = [], [], 0
     for record in records:
         if isinstance(record, text_files.Wrong):
@@ -306,7 +290,7 @@ def _expected(records: list[Any], names: Any, keep: Any, path: str, told: Any, *
         else:
             kept = row if keep is None else {name: row.get(name) for name in keep}
             predictions.append({**kept, "prediction": as_json(prediction)})
-    return Outcomes(predictions, letters, skipped)
+    return predictions, letters, skipped
 
 
 def _has_bytes(value: Any, keep: Any = None) -> bool:

@@ -34,7 +34,6 @@ ROUND = 300
 
 
 def run(seed: int, cases: int) -> None:
-    """Reads and writes so many files."""
     for case in range(cases):
         random = Random(f"{seed} {case}")
         with tempfile.TemporaryDirectory() as folder:

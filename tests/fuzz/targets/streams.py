@@ -52,17 +52,7 @@ def unable() -> str | None:
 
 
 def run(seed: int, cases: int, *, on_prism: bool = True) -> None:
-    """Runs schedules, many in one pipeline.
-
-    Args:
-        seed: of what is drawn.
-        cases: how many schedules.
-        on_prism: where; the direct runner of this process takes only few at a time.
-
-    Raises:
-        AssertionError: something is lost, or not as it should be.
-        EngineError: there is no Prism; see ``unable``.
-    """
+    """Runs so many schedules, many in one pipeline; the direct runner of this process takes only few at a time."""
     rng = random.Random(seed)
     branches = [branch(rng) for _ in range(_BRANCHES if on_prism else 2)]
     keys = -(-cases // len(branches))
@@ -89,7 +79,6 @@ def _outcomes(branches: list[Branch], drawn: list[Tick], keys: int, *, on_prism:
 
 
 def _prism() -> dict:
-    """A pipeline's runner and options."""
     return {"options": PipelineOptions(prism.pipeline_options())}
 
 
@@ -101,7 +90,6 @@ def _direct() -> dict:
 
 
 def build(pipeline, branches: list[Branch], drawn: list[Tick], name: str, keys: int, *, on_prism: bool) -> None:
-    """The pipeline: a stream, and each branch's way from it."""
     stream, now = TestStream().advance_watermark_to(0), 0.0
     for tick in drawn:
         for part in tick.bundles:
@@ -216,7 +204,6 @@ def _see_pane(group, name, number, where=beam.DoFn.WindowParam, pane=beam.DoFn.P
 
 
 def check(one: Branch, elements: list[Element], seen: list[tuple], *, on_prism: bool) -> None:
-    """Compares what went into a branch with what came out of it."""
     outcomes = [line for line in seen if line[0] != "pane"]
     expected = Counter(
         (_kind(one, each), each.key, each.number, each.second, where)
