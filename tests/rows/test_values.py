@@ -1,5 +1,6 @@
 """What Arrow holds is the same in Python, to the last digit, and back; without pandas, whatever is installed."""
 
+import math
 import subprocess
 import sys
 from datetime import date, datetime, time, timedelta, timezone
@@ -11,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from headrace.rows.values import as_rows, as_values, texts_of_times
+from headrace.rows.values import array_of, as_rows, as_values, texts_of_times
 
 BERLIN = ZoneInfo("Europe/Berlin")
 COUNT = 1_234_567_890_123_456_789
@@ -117,6 +118,30 @@ for name in ("rows.jsonl", "rows.csv"):
         assert len(open("out.jsonl").readlines()) > 100
 sys.exit("pandas" in sys.modules)
 """
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pyarrow.bool_(), [True, False, False, True, True, True, False, False, True]),
+        (pyarrow.int64(), [0, -1, 2**63 - 1, -(2**63)]),
+        (pyarrow.float64(), [0.0, -0.0, 1.5, math.inf, 1e300]),
+        (pyarrow.string(), ["", "a", "é", "😀", "\0"]),
+    ],
+)
+def test_array_of_values_is_that_of_pyarrow(kind, values):
+    for some in (values, [], [None], [*values, None, *values], [None, *values]):
+        array, expected = array_of(some, kind), pyarrow.array(some, kind)
+        array.validate(full=True)
+        assert array.null_count == expected.null_count
+        assert list(map(repr, array.to_pylist())) == list(map(repr, expected.to_pylist()))
+
+
+def test_array_of_refuses_what_arrow_cannot_hold():
+    with pytest.raises(OverflowError):
+        array_of([2**63], pyarrow.int64())
+    with pytest.raises(UnicodeEncodeError):
+        array_of(["\ud800"], pyarrow.string())
 
 
 def test_run_over_text_files_does_not_import_pandas(tmp_path):
