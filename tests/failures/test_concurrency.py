@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from headrace.core.phases import Look, Phase
-from headrace.failures.concurrency import ConcurrencyLimit
+from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit
 from headrace.failures.endpoint_board import Board, Memory
 from headrace.failures.known_rates import Allowance
 from headrace.failures.outages import Verdict
@@ -27,17 +28,21 @@ def small_bucket(quota):
 
 
 @pytest.mark.parametrize(
-    ("quota", "each", "clients", "seconds", "refused"),
+    ("quota", "each", "seconds", "refused", "options"),
     [
-        (small_bucket, 1000, 1, 20, 0.02),
-        (TokenBucket, 1000, 1, 30, 0.02),
-        (TokenBucket, 200, 1, 60, 0.02),
-        (TokenBucket, 400, 4, 60, 0.08),
-        (Windows, 400, 4, 60, 0.025),
+        (small_bucket, 1000, 20, 0.02, {}),
+        (TokenBucket, 1000, 30, 0.02, {}),
+        (TokenBucket, 200, 60, 0.02, {}),
+        (TokenBucket, 400, 60, 0.08, {"clients": 4}),
+        (Windows, 400, 60, 0.025, {"clients": 4}),
+        (partial(TokenBucket, burst=5), 1, 1200, 0.05, {"latency": lambda rng: 1.0}),
+        (small_bucket, 200, 40, 0.02, {"bad": 0.3, "verdict": Verdict.DECLINED}),
+        (small_bucket, 200, 40, 0.02, {"bad": 0.3, "verdict": Verdict.FAILED}),
+        *((quota, 200, 60, 0.02, {"retry_after": 1.0}) for quota in (TokenBucket, Windows, SlidingWindow)),
     ],
 )
-def test_quota_is_used_and_hardly_overrun(quota, each, clients, seconds, refused):
-    found = SimulatedEndpoint(quota(quota_of(each)), clients=clients).run(seconds)
+def test_quota_is_used_and_hardly_overrun(quota, each, seconds, refused, options):
+    found = SimulatedEndpoint(quota(quota_of(each)), **options).run(seconds)
     assert found.rate(0, seconds) >= 0.95 * each
     assert found.share_refused < refused
 
@@ -104,34 +109,18 @@ def test_process_that_is_killed_leaves_its_part_to_the_others():
     assert found.rate(13, 20) >= 0.95 * 16 / LATENCY
 
 
-def test_quota_of_a_few_requests_a_minute_is_used():
-    found = SimulatedEndpoint(TokenBucket(quota_of(1), burst=5), latency=lambda rng: 1.0).run(1200)
-    assert found.rate(0, 1200) >= 0.95
-    assert found.share_refused < 0.05
-
-
-@pytest.mark.parametrize("quota", [TokenBucket, Windows, SlidingWindow])
-def test_quota_that_names_its_delays_is_used(quota):
-    found = SimulatedEndpoint(quota(quota_of(200)), retry_after=1.0).run(60)
-    assert found.rate(0, 60) >= 0.95 * 200
-    assert found.share_refused < 0.02
-
-
-@pytest.mark.parametrize("verdict", [Verdict.DECLINED, Verdict.FAILED])
-def test_quota_is_used_although_many_requests_are_bad(verdict):
-    found = SimulatedEndpoint(small_bucket(quota_of(200)), bad=0.3, verdict=verdict).run(40)
-    assert found.rate(0, 40) >= 0.95 * 200
-    assert found.share_refused < 0.02
+def send(limit, times, verdict, **options):
+    """Has requests leave, and end at once, one after another."""
+    for now in times:
+        limit.started(now)
+        limit.finished(now, now, verdict, **options)
 
 
 def test_request_that_is_declined_ends_a_pause_after_refusals():
     limit = ConcurrencyLimit(0.0)
-    for _ in range(5):
-        limit.started(0.0)
-        limit.finished(0.1, 0.0, Verdict.REFUSED)
+    send(limit, [0.1] * 5, Verdict.REFUSED)
     assert limit.outage_began == 0.1
-    limit.started(1.0)
-    limit.finished(1.1, 1.0, Verdict.DECLINED)
+    send(limit, [1.0], Verdict.DECLINED)
     assert limit.outage_began is None
 
 
@@ -140,20 +129,12 @@ def test_endpoint_that_becomes_slower_for_good_is_asked_as_often_as_it_answers_s
     assert endpoint.run(60).rate(50, 60) >= 0.95 * 20 / (4 * LATENCY)
 
 
+@pytest.mark.parametrize("processes", [1, 2, 4])
 @pytest.mark.parametrize("workers", [3, 16])
-def test_endpoint_that_queues_is_kept_busy_without_a_long_queue(workers):
-    found = SimulatedEndpoint(workers=workers).run(30)
-    assert found.rate(0, 30) >= 0.95 * workers / LATENCY
-    assert statistics.mean(found.latencies) < 2.5 * LATENCY
-
-
-@pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize("workers", [3, 16])
-def test_endpoint_that_queues_has_no_long_queue_of_several_processes(workers, processes):
-    """Those that come later do not take its queue for its latency."""
-    found = SimulatedEndpoint(
-        workers=workers, processes=processes, joins=[3.0 * each for each in range(processes)]
-    ).run(25)
+def test_endpoint_that_queues_is_kept_busy_without_a_long_queue(workers, processes):
+    """Processes that come later do not take its queue for its latency."""
+    joins = [3.0 * each for each in range(processes)]
+    found = SimulatedEndpoint(workers=workers, processes=processes, joins=joins).run(25)
     assert found.rate(0, 25) >= 0.95 * workers / LATENCY
     assert statistics.mean(found.latencies) < 2.5 * LATENCY
 
@@ -186,11 +167,8 @@ def test_outage_is_probed_once_a_second_by_each_process_and_over_within_two(proc
 
 def test_probes_of_an_outage_may_hang():
     limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
-    for _ in range(5):
-        limit.started(0.0)
-        limit.finished(0.1, 0.0, Verdict.UNAVAILABLE)
-    assert limit.outage_began == 0.1
-    assert limit.wait(0.1) == 1
+    send(limit, [0.1] * 5, Verdict.UNAVAILABLE)
+    assert (limit.outage_began, limit.wait(0.1)) == (0.1, 1)
     limit.started(1.1)
     assert limit.wait(1.2) == pytest.approx(0.9)
     assert limit.wait(2.1) == 0
@@ -199,11 +177,8 @@ def test_probes_of_an_outage_may_hang():
 def test_requests_that_never_end_do_not_count_after_an_outage():
     limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
     limit.started(0.0)
-    for _ in range(5):
-        limit.started(0.0)
-        limit.finished(0.1, 0.0, Verdict.UNAVAILABLE)
-    limit.started(1.1)
-    limit.finished(1.2, 1.1, Verdict.ANSWERED)
+    send(limit, [0.1] * 5, Verdict.UNAVAILABLE)
+    send(limit, [1.1], Verdict.ANSWERED)
     assert (limit.outage_began, limit.in_flight, limit.wait(1.2)) == (None, 0, 0)
     limit.finished(9.0, 0.0, Verdict.NOTHING)
     assert limit.in_flight == 0
@@ -213,37 +188,31 @@ def test_delay_that_the_endpoint_names_is_obeyed_by_all_if_it_refuses_all():
     limit = ConcurrencyLimit(0.0)
     for now in range(0, 16, 2):
         assert limit.wait(now) == 0
-        limit.started(now)
-        limit.finished(now, now, Verdict.REFUSED, retry_after=30.0)
+        send(limit, [now], Verdict.REFUSED, retry_after=30.0)
     assert limit.take(14, 1) == (0, 30)
     assert limit.is_throttled
 
 
 def test_delay_that_the_endpoint_names_is_not_for_all_while_it_accepts_others():
     limit = ConcurrencyLimit(0.0, jitter=lambda: 0.0)
-    limit.started(0.0)
-    limit.finished(0.1, 0.0, Verdict.ANSWERED)
-    for _ in range(5):
-        limit.started(0.1)
-        limit.finished(0.2, 0.1, Verdict.REFUSED, retry_after=30.0)
+    send(limit, [0.1], Verdict.ANSWERED)
+    send(limit, [0.2] * 5, Verdict.REFUSED, retry_after=30.0)
     assert limit.wait(0.2) == pytest.approx(0.03)
     for now in (2, 4, 6):
         assert limit.wait(now) == 0
-        limit.started(now)
-        limit.finished(now, now, Verdict.REFUSED, retry_after=30.0)
+        send(limit, [now], Verdict.REFUSED, retry_after=30.0)
     assert limit.wait(6) == 30
 
 
-def test_process_whose_connection_fails_does_not_stop_the_others():
+@pytest.mark.parametrize("verdict", [Verdict.UNAVAILABLE, Verdict.FAILED])
+def test_process_whose_requests_all_fail_does_not_stop_the_others(verdict):
     memory = Memory()
     bad, good = (ConcurrencyLimit(0.0, board=Board(0.0, memory), jitter=lambda: 0.0) for _ in range(2))
-    for now in (0.1, 0.2, 0.3, 0.4, 0.5):
-        bad.started(now)
-        bad.finished(now, now, Verdict.UNAVAILABLE)
-        good.started(now)
-        good.finished(now, now, Verdict.ANSWERED)
-    assert (bad.outage_began, bad.wait(0.5)) == (0.5, 1)
-    assert (good.outage_began, good.wait(0.5)) == (None, 0)
+    for now in range(1, 6):
+        send(bad, [now], verdict)
+        send(good, [now], Verdict.ANSWERED)
+    assert (bad.outage_began, bad.wait(5)) == (5, 1)
+    assert (good.outage_began, good.wait(5)) == (None, 0)
 
 
 def test_request_waits_while_nothing_is_left_of_a_limit():
@@ -270,9 +239,7 @@ def test_turn_that_another_process_never_gives_back_is_not_waited_for():
 
 def test_requests_that_fail_by_themselves_teach_nothing():
     limit = ConcurrencyLimit(0.0)
-    for _ in range(100):
-        limit.started(0.0)
-        limit.finished(0.1, 0.0, Verdict.NOTHING)
+    send(limit, [0.1] * 100, Verdict.NOTHING)
     assert (limit.limit, limit.in_flight, limit.wait(0.1)) == (1, 0, 0)
 
 
@@ -288,29 +255,11 @@ def test_larger_requests_are_not_taken_for_a_slower_endpoint():
     assert limit.limit == 64
 
 
-def failing(limit, times, **options):
-    """Has requests fail one after another, each a second after the last one."""
-    for now in times:
-        limit.started(now)
-        limit.finished(now, now, Verdict.FAILED, **options)
-
-
-def test_process_whose_requests_all_fail_does_not_stop_the_others():
-    memory = Memory()
-    bad, good = (ConcurrencyLimit(0.0, board=Board(0.0, memory), jitter=lambda: 0.0) for _ in range(2))
-    for now in range(1, 20):
-        failing(bad, [now])
-        good.started(now)
-        good.finished(now, now, Verdict.ANSWERED)
-    assert bad.wait(19) == 1
-    assert (good.outage_began, good.wait(19)) == (None, 0)
-
-
 def test_request_that_leaves_when_an_outage_is_found_is_not_forgotten_with_those_before():
     limit = ConcurrencyLimit(0.0)
     for _ in range(6):
         limit.started(1.0)
-    failing(limit, [1] * 5)
+    send(limit, [1] * 5, Verdict.FAILED)
     limit.finished(1.0, 0.5, Verdict.ANSWERED)
     assert limit.take(1.0, 1)[0] == 0
     assert limit.take(1.01, 1)[0] == 1
@@ -347,3 +296,16 @@ def test_a_look_tells_the_quota_and_that_requests_wait_for_it():
     assert limit.look().gauges["quota"] < 1000
     limit.take(now, 0)
     assert limit.look().phases == []
+
+
+def test_limit_that_is_known_is_kept_whatever_comes_back():
+    limit = FixedLimit(2)
+    assert limit.take(0, 3) == (2, math.inf)
+    assert limit.look() == Look(gauges={"in_flight": 2})
+    limit.observe_headers(0, [Allowance(counts_tokens=False, remaining=0, reset_secs=60, limit=100)])
+    for verdict in Verdict:
+        assert limit.take(1, 3) == (0, math.inf)
+        limit.finished(2, 0, verdict, retry_after=5, size=1, tokens=3)
+        assert limit.take(2, 1) == (1, math.inf)
+    assert limit.limit == limit.in_flight == 2
+    assert (limit.is_throttled, limit.outage_began) == (False, None)

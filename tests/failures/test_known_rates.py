@@ -37,13 +37,6 @@ def test_tokens_per_minute_are_used_up_and_not_overrun(processes):
     assert found.rate(0, 300) == pytest.approx(10, rel=0.05)
 
 
-def test_request_that_takes_many_tokens_delays_the_next():
-    budget = MinuteBudget(Board(0.0), None, 6000)
-    budget.started(0.0)
-    budget.finished(1000)
-    assert budget.wait(0.0) == pytest.approx(10, rel=0.01)
-
-
 def test_request_that_was_not_billed_is_given_back():
     budget = MinuteBudget(Board(0.0), None, 6000)
     budget.started(0.0)

@@ -7,24 +7,17 @@ import math
 import pytest
 
 from headrace.core.result import Stage
-from headrace.failures.search import (
-    LETHAL_IN_A_ROW,
-    LETHAL_PROBES,
-    FailureSearch,
-    InjectedFailure,
-    LostBatch,
-    parts_after_timeout,
-)
+from headrace.failures.search import FailureSearch, LostBatch, parts_after_timeout
 
-PRE, RUN, POST = Stage.PREPROCESSING, Stage.INFERENCE, Stage.POSTPROCESSING
+PRE, RUN = Stage.PREPROCESSING, Stage.INFERENCE
 
 
 def died(stage=RUN, position=None, index=0):
     return LostBatch(RuntimeError("died"), timed_out=False, stage=stage, position=position, index=index)
 
 
-def overran(stage=RUN, position=None, index=0):
-    return LostBatch(TimeoutError("overran"), timed_out=True, stage=stage, position=position, index=index)
+def overran():
+    return LostBatch(TimeoutError("overran"), timed_out=True)
 
 
 def isolate_fatal(positions, first, attempt, **options):
@@ -51,24 +44,6 @@ class Script:
         return pairs
 
 
-# Deaths in inference.
-
-
-# Deaths in an element's own pre- or postprocessing.
-
-
-@pytest.mark.parametrize("stage", [PRE, POST])
-def test_an_element_whose_own_operation_kills_is_fatal_and_its_neighbours_stay_together(stage):
-    last = died(stage, 5, index=1)
-    script = Script(last, "all")
-    assert script.play([4, 5, 6], died(stage, 5, index=1)) == [([4, 5, 6], "all")]
-    assert script.tried == [[4, 5, 6]] * 2
-    assert script.injected_failures == [{}, {5: InjectedFailure(stage, 1, last.error)}]
-
-
-# Timeouts.
-
-
 def test_the_fourth_further_timeout_fails_unanswered_elements():
     last = overran()
     script = Script("zero", overran(), "1 failed", overran(), "2 failed", overran(), "3 failed", last)
@@ -85,23 +60,13 @@ def test_elements_go_one_by_one_if_few_or_calls_are_quick(count, call_secs, part
     assert parts_after_timeout(count, call_secs, timeout_secs=2.0) == parts
 
 
-def in_threes(answers, count, **options):
-    """The attempts, the outcomes, and the group sizes reported as too large."""
-    script, told = Script(*answers), []
-    pairs = script.play(
-        range(count), overran(), gives_up_single=True, parts=lambda _: 3, too_large=told.append, **options
-    )
-    return script.tried, pairs, [list(positions) for positions in told]
-
-
 def test_a_group_without_a_hanging_element_was_too_large_and_others_are_cut_as_small():
-    tried, pairs, too_large = in_threes([overran(), *"012345678"], 9)
-    assert tried == [[0, 1, 2], *([n] for n in range(9))]
+    script, too_large = Script(overran(), *"012345678"), []
+    options = {"gives_up_single": True, "parts": lambda _: 3, "too_large": too_large.append}
+    pairs = script.play(range(9), overran(), **options)
+    assert script.tried == [[0, 1, 2], *([n] for n in range(9))]
     assert [answer for _, answer in pairs] == list("012345678")
-    assert too_large == [[0, 1, 2], list(range(9))]
-
-
-# Fatal elements, and when the search gives up.
+    assert [list(positions) for positions in too_large] == [[0, 1, 2], list(range(9))]
 
 
 def test_a_fatal_element_that_is_lost_among_others_is_given_up_without_them():
@@ -119,34 +84,6 @@ def test_an_element_alone_without_preprocessing_is_given_up_at_once(lost):
     assert script.play([0, 1], first, gives_up_single=True) == [([0], lost), ([1], "one")]
 
 
-class Everything:
-    """Kills the host in every call, except for fatal elements alone and for the spared ones."""
-
-    def __init__(self, *spared):
-        self.spared = set(spared)
-        self.calls = 0
-        self.last = None
-
-    def __call__(self, part, fatal):
-        self.calls += 1
-        if self.spared.issuperset(part) or set(fatal) == set(part):
-            return "answer"
-        self.last = died()
-        return self.last
-
-
-def test_a_model_that_dies_of_everything_ends_after_sixteen():
-    assert LETHAL_IN_A_ROW == 16
-    model = Everything()
-    pairs = [(list(part), answer) for part, answer in isolate_fatal(range(1000), died(), model)]
-    assert pairs[:15] == [([n], "answer") for n in range(15)]
-    assert [part for part, _ in pairs[15:19]] == [[15], [180], [508], [836]]
-    assert sorted(place for part, _ in pairs for place in part) == list(range(1000))
-    assert len(pairs) == 20
-    assert all(isinstance(answer, LostBatch) for _, answer in pairs[15:])
-    assert model.calls <= 62 + 10 + LETHAL_PROBES
-
-
 @pytest.mark.parametrize("gives_up_single", [False, True])
 @pytest.mark.parametrize(
     "bad",
@@ -162,13 +99,9 @@ def test_lethal_neighbours_do_not_fail_the_others(bad, gives_up_single):
     assert sorted(good) == [n for n in range(100) if n not in bad]
 
 
-# Probes, while everything has been failing.
-
-
 def probed(script, places, first, *, good="good"):
     """The outcomes; one good answer closes the breaker."""
     hope = []
-
     tried = FailureSearch(script).probing(places, range(6), first, lambda _: not hope)
     pairs = []
     for part, answer in tried:

@@ -164,7 +164,10 @@ class Home:
         command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", ELSEWHERE]
         done = subprocess.run(command, input=content, capture_output=True, timeout=60, check=False)
         assert done.returncode == code, done.stderr.decode()
-        return None if code else pickle.loads(done.stdout)
+        if code:
+            return None
+        outcomes, events = pickle.loads(done.stdout)
+        return outcomes, Events(events)
 
     def begin_elsewhere(self, spec):
         """Starts another process that opens a worker."""

@@ -9,15 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace import (
-    BatchingConfig,
-    KeyedModelHandler,
-    KeyModelMapping,
-    ModelHandler,
-    predict,
-)
+from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, predict
 from headrace.models import admission
 from headrace.models.memory import resident_bytes
+from toys import fixed
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -64,8 +59,8 @@ class Named(ModelHandler):
         return [(example, model.name, len(batch)) for example in batch]
 
 
-def keyed(path, count=6, limit=2, cls=KeyedModelHandler, **options):
-    return cls([KeyModelMapping([n, str(n)], Named(n, path, **options)) for n in range(count)], limit)
+def keyed(path, count=6):
+    return KeyedModelHandler([KeyModelMapping([n, str(n)], Named(n, path)) for n in range(count)], 2)
 
 
 def most_alive(path):
@@ -100,16 +95,14 @@ def test_models_stay_within_the_limit_and_load_once(tmp_path, way):
         assert loads(tmp_path / "notes") <= 6
 
 
-@pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
-def test_functions_get_the_pair_and_may_change_the_key(tmp_path, way):
+def test_functions_get_the_pair_and_may_change_the_key(tmp_path):
     handler = keyed(tmp_path / "notes", 2)
     handler = handler.with_preprocess_fn(lambda pair: (1 - pair[0], pair[1] * 10))
     handler = handler.with_postprocess_fn(lambda pair: (f"key {pair[0]}", pair[1][:2]))
-    assert sorted(predict(handler, [(0, 1), (1, 2)], **way)) == [("key 0", (20, 0)), ("key 1", (10, 1))]
+    assert sorted(predict(handler, [(0, 1), (1, 2)], placement="process")) == [("key 0", (20, 0)), ("key 1", (10, 1))]
 
 
-@pytest.mark.parametrize("way", WAYS[:2], ids=WAY_IDS[:2])
-def test_models_have_the_batching_options_of_their_own_handlers(tmp_path, way):
+def test_models_have_the_batching_options_of_their_own_handlers(tmp_path):
     own = [
         Named(0, tmp_path / "notes", min_batch_size=2, max_batch_size=2),
         Named(1, tmp_path / "notes", max_batch_weight=30, element_size_fn=int, min_batch_size=3, max_batch_size=3),
@@ -122,12 +115,12 @@ def test_models_have_the_batching_options_of_their_own_handlers(tmp_path, way):
 
     handler = Sized([KeyModelMapping([n], one) for n, one in enumerate(own)])
     elements = [(key, n) for key in range(3) for n in (0, 30, 1, 2, 9, 8)]
-    found = predict(handler, elements, **way)
+    found = predict(handler, elements, placement="process")
     sizes = {(key, example): size for key, (example, _, size) in found}
     assert [sizes[0, n] for n in (0, 30, 1, 2, 9, 8)] == [2] * 6
     assert [sizes[1, n] for n in (30, 9, 8, 2, 1, 0)] == [1, 3, 3, 3, 2, 2]
     assert [sizes[2, n] for n in (0, 30, 1, 2, 9, 8)] == [6] * 6
-    everywhere = predict(handler, elements, batching=BatchingConfig(min_batch_size=4, max_batch_size=4), **way)
+    everywhere = predict(handler, elements, batching=fixed(4), placement="process")
     assert {size for _, (_, _, size) in everywhere} == {4, 2}
 
 
@@ -139,8 +132,8 @@ class Large(Named):
         return [(resident_bytes(), len(model)) for _ in batch]
 
 
-def large(count, **options):
-    return KeyedModelHandler([KeyModelMapping([n], Large(n, "", **options)) for n in range(count)])
+def large(count, limit=None):
+    return KeyedModelHandler([KeyModelMapping([n], Large(n, "")) for n in range(count)], limit)
 
 
 @pytest.mark.large
@@ -160,7 +153,7 @@ def test_models_without_a_limit_stay_within_available_memory(monkeypatch):
 @pytest.mark.parametrize("way", WAYS, ids=WAY_IDS)
 def test_evicted_models_free_their_memory(way):
     before = resident_bytes()
-    handler = KeyedModelHandler([KeyModelMapping([n], Large(n, "")) for n in range(4)], 1)
+    handler = large(4, 1)
     seen = [nbytes for _, (nbytes, _) in predict(handler, [(n, n) for n in range(4)], **way)]
     if "isolate" not in way and way["placement"] == "process":
         assert max(seen) - before < 2 * 48 * MIB

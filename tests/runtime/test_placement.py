@@ -13,15 +13,10 @@ from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping
 from headrace.core.errors import HostDiedError
 from headrace.core.events import BatchFailed, ElementFailed, HostLost, ModelLoaded
 from headrace.core.result import Failure
-from headrace.machine.status import machine_status
 from headrace.runtime.placement import Choice
 from headrace.runtime.prepare import catching
 
 HERE = os.getpid()
-
-
-def of(kind, events):
-    return [event for event in events if isinstance(event, kind)]
 
 
 def test_mappable_model_is_mapped(home):
@@ -33,25 +28,23 @@ def test_mappable_model_is_mapped(home):
     assert second[:2] == (8, loader)
     assert home.noted("loaded") == [loader]
     assert loader == HERE != second[2]
-    assert len(of(ModelLoaded, events)) == 1
-    assert of(ModelLoaded, others) == []
+    assert len(events.of(ModelLoaded)) == 1
+    assert others.of(ModelLoaded) == []
     assert [line.rpartition(" in ")[0] for line in home.logged()] == ["Homely: mapped 0.8 MB"]
 
 
-def test_model_that_says_it_cannot_be_mapped_is_loaded_by_a_host(home):
-    spec = home.spec(home.handler(large_model=True, mappable=False))
-    [(_, loader, computing)], events = home.run(spec)
-    assert computing == HERE != loader
+@pytest.mark.parametrize(
+    ("mappable", "has_accelerator", "is_loaded_here"), [(False, False, False), (None, True, False), (True, True, True)]
+)
+def test_model_is_loaded_by_a_host_if_it_says_so_or_may_use_an_accelerator(
+    home, monkeypatch, mappable, has_accelerator, is_loaded_here
+):
+    monkeypatch.setattr("headrace.runtime.acquire.has_accelerator", lambda environment: has_accelerator)
+    [(_, loader, computing)], events = home.run(home.spec(home.handler(large_model=True, mappable=mappable)))
+    assert computing == HERE
+    assert (loader == HERE) == is_loaded_here
     assert home.noted("loaded") == [loader]
-    assert len(of(ModelLoaded, events)) == 1
-
-
-def test_model_on_a_machine_with_an_accelerator_is_loaded_by_a_host(home, monkeypatch):
-    monkeypatch.setattr("headrace.runtime.acquire.has_accelerator", lambda environment: True)
-    [(_, loader, computing)], _ = home.run(home.spec(home.handler(large_model=True)))
-    assert computing == HERE != loader
-    [(_, loader, _)], _ = home.run(home.spec(home.handler(large_model=True, mappable=True)))
-    assert loader == HERE
+    assert len(events.of(ModelLoaded)) == 1
 
 
 def test_threads_map_a_model_once(home):
@@ -60,18 +53,7 @@ def test_threads_map_a_model_once(home):
     with ThreadPoolExecutor(2) as pool:
         [(one, events), (other, more)] = pool.map(home.run, specs)
     assert one == other
-    assert len(of(ModelLoaded, [*events, *more])) == len(home.noted("loaded")) == len(home.logged()) == 1
-
-
-@pytest.mark.large
-def test_isolated_model_is_mapped_by_its_host(home):
-    spec = home.spec(home.handler(large_model=True), isolate=True)
-    [(_, loader, host)], events = home.run(spec)
-    [(_, same, other)], others = home.elsewhere(spec)
-    assert home.noted("loaded") == [loader] == [same]
-    assert len({loader, host, other, HERE}) == 4
-    assert [len(of(ModelLoaded, one)) for one in (events, others)] == [1, 0]
-    assert home.logged() == []
+    assert len(events.of(ModelLoaded) + more.of(ModelLoaded)) == len(home.noted("loaded")) == len(home.logged()) == 1
 
 
 def test_copies_are_hosts_on_the_machine(home):
@@ -83,28 +65,8 @@ def test_copies_are_hosts_on_the_machine(home):
     assert len(hosts) == 2
     assert hosts.isdisjoint({HERE, loader})
     assert sorted(value for value, _, _ in here) == [0, 2, 4, 6, 8, 10]
-    assert [len(of(ModelLoaded, one)) for one in (events, others)] == [1, 0]
+    assert [len(one.of(ModelLoaded)) for one in (events, others)] == [1, 0]
     assert home.logged() == ["Homely: the model lives in the machine's hosts, in 2 copies that map the same weights."]
-
-
-@pytest.mark.parametrize(
-    ("options", "request_"),
-    [
-        ({"large_model": True}, {}),
-        ({"large_model": True, "mappable": False}, {}),
-        ({"large_model": True}, {"isolate": True}),
-        ({"model_copies": 2}, {}),
-    ],
-    ids=["mapped", "loaded by a host", "isolated", "copies"],
-)
-def test_weights_that_are_mapped_from_a_file_are_mapped_from_there_everywhere(home, options, request_):
-    spec = home.spec(home.handler(home.from_file, **options), **request_)
-    here, events = home.run(spec, [1, 2])
-    [model] = [model for manager in machine_status().managers for model in manager.models]
-    assert model.hosts or model.nbytes == 0
-    there, _ = home.elsewhere(spec, [1, 2])
-    assert [value for value, *_ in here] == [value for value, *_ in there] == [2, 4]
-    assert len(home.noted("loaded")) == len(of(ModelLoaded, events)) == 1
 
 
 @pytest.mark.large
@@ -116,7 +78,7 @@ def test_unmappable_model_lives_in_one_host_for_all(home, isolate):
     in_vain = [] if isolate else [HERE]
     assert sorted(home.noted("loaded")) == sorted([*in_vain, host])
     assert loader == host == same
-    assert len(of(ModelLoaded, events)) == 1
+    assert len(events.of(ModelLoaded)) == 1
     [line] = home.logged()
     assert line.startswith("Homely: the model lives in the machine's hosts, since it does not pickle (TypeError: ")
     assert "lock" in line
@@ -129,9 +91,8 @@ def test_unmappable_model_lives_in_one_host_for_all(home, isolate):
         ({"large_model": True}, {}, False),
         ({"model_copies": 2}, {}, False),
         ({"large_model": True}, {"isolate": True}, True),
-        ({"model_copies": 2}, {"isolate": True}, True),
     ],
-    ids=["mapped", "copies", "mapped in isolation", "copies in isolation"],
+    ids=["mapped", "copies", "in isolation"],
 )
 def test_functions_run_in_the_host_or_in_process(home, options, request_, hosted):
     handler = home.handler(**options)
@@ -149,11 +110,11 @@ def test_models_by_key_are_placed_separately(home):
     [(_, (_, first, computing)), (_, second)], events = home.run(spec, [("a", 1), ("b", 1)])
     assert computing == HERE == first
     assert second == (2, HERE, HERE)
-    assert len(of(ModelLoaded, events)) == 2
+    assert len(events.of(ModelLoaded)) == 2
     [(_, (_, same, _)), (_, (_, own, there))], events = home.elsewhere(spec, [("a", 1), ("b", 1)])
     assert same == first
     assert own == there != HERE
-    assert len(of(ModelLoaded, events)) == 1
+    assert len(events.of(ModelLoaded)) == 1
 
 
 @pytest.mark.large
@@ -162,7 +123,7 @@ def test_host_of_a_model_by_key_is_replaced_and_retried_after_its_death(home, ho
     handler = home.handler(home.guarded, large_model=True, dies=how)
     spec = catching(home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)])), Exception)
     [outcome], events = home.run(spec, [("a", 3)])
-    assert len(of(HostLost, events)) == (1 if how == "once" else 2)
+    assert len(events.of(HostLost)) == (1 if how == "once" else 2)
     if how == "once":
         assert outcome[1][0] == 6
     else:
@@ -176,20 +137,19 @@ def test_out_of_memory_in_a_host_of_a_model_by_key_is_learnt_from(home):
     spec = replace(spec, plan=replace(spec.plan, batching=BatchingConfig(8, 8)))
     outcomes, events = home.run(spec, [("a", n) for n in range(40)])
     assert [value for _, (value, _, _) in outcomes] == [2 * n for n in range(40)]
-    assert len(of(BatchFailed, events)) <= 4  # of 8 and 4, and trials; not all of five batches
+    assert len(events.of(BatchFailed)) <= 4  # of 8 and 4, and trials; not all of five batches
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("load", ["guarded", "Model"])
-def test_failures_in_the_machines_hosts_are_failures_here(home, load):
-    handler = home.handler(getattr(home, load), large_model=True)
+def test_failures_in_the_machines_hosts_are_failures_here(home):
+    handler = home.handler(home.guarded, large_model=True)
     spec = catching(home.spec(KeyedModelHandler([KeyModelMapping(["a"], handler)])), Exception)
     outcomes, events = home.run(spec, [("a", 1), ("a", None), ("a", 2)])
     [failure] = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
     assert isinstance(failure.error, TypeError)
     assert failure.element == ("a", None)
     assert sorted(one[1][0] for one in outcomes if one is not failure) == [2, 4]
-    assert len(of(BatchFailed, events)) == len(of(ElementFailed, events)) == 1
+    assert len(events.of(BatchFailed)) == len(events.of(ElementFailed)) == 1
 
 
 @pytest.mark.large
@@ -199,11 +159,11 @@ def test_isolated_models_by_key_are_mapped_by_the_processes_host(home):
     [(_, (_, first, host)), (_, (_, second, same))], events = home.run(spec, [("a", 1), ("b", 1)])
     assert host == same
     assert len({first, second, host, HERE}) == 4
-    assert len(of(ModelLoaded, events)) == 2
+    assert len(events.of(ModelLoaded)) == 2
     [(_, (_, again, other)), _], events = home.elsewhere(spec, [("a", 1), ("b", 1)])
     assert again == first
     assert other not in (host, first, HERE)
-    assert not of(ModelLoaded, events)
+    assert not events.of(ModelLoaded)
 
 
 @pytest.mark.large
@@ -220,11 +180,10 @@ def test_automatic_placement(home, monkeypatch, cores, placement, isolate):
     assert f"for each of {cores} processes" in chosen
 
 
-def two(home, load, pipelines="pp"):
+def two(home, load):
     """Specs of two transforms that share a model's identifier but not a handler."""
     handlers = [home.handler(load, made=name, large_model=True) for name in ("first", "second")]
-    pairs = zip(handlers, pipelines, strict=True)
-    return [replace(home.spec(one, model_identifier="m"), pipeline=pipeline) for one, pipeline in pairs]
+    return [replace(home.spec(one, model_identifier="m"), pipeline="p") for one in handlers]
 
 
 @pytest.mark.large
@@ -235,7 +194,7 @@ def test_transforms_with_one_identifier_map_one_model(home):
     [(_, same, computing)], others = home.run(second)
     assert home.noted("loaded") == [loader] == [same]
     assert computing == HERE
-    assert len(of(ModelLoaded, [*events, *others])) == 1
+    assert len(events.of(ModelLoaded) + others.of(ModelLoaded)) == 1
     [(_, same, _)], _ = home.elsewhere(second)
     assert same == loader
 

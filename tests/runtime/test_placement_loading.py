@@ -15,10 +15,6 @@ from headrace.machine.status import machine_status
 HERE = os.getpid()
 
 
-def of(kind, events):
-    return [event for event in events if isinstance(event, kind)]
-
-
 @pytest.mark.large
 @pytest.mark.parametrize("mappable", [None, False], ids=["worker", "loader"])
 def test_model_that_does_not_unpickle_where_it_was_loaded_lives_in_a_host(home, mappable):
@@ -30,7 +26,7 @@ def test_model_that_does_not_unpickle_where_it_was_loaded_lives_in_a_host(home, 
     [line] = home.logged()
     assert "since it does not unpickle (" in line
     assert "no number" in line
-    assert len(of(ModelLoaded, events)) == 1
+    assert len(events.of(ModelLoaded)) == 1
 
 
 def test_model_that_does_not_unpickle_here_is_an_error(home):
@@ -60,6 +56,17 @@ KINDS = {
 }
 each_kind = pytest.mark.parametrize(("options", "request_"), KINDS.values(), ids=KINDS.keys())
 each_kind_with_hosts = pytest.mark.parametrize(("options", "request_"), list(KINDS.values())[1:], ids=list(KINDS)[1:])
+
+
+@each_kind
+def test_weights_that_are_mapped_from_a_file_are_mapped_from_there_everywhere(home, options, request_):
+    spec = home.spec(home.handler(home.from_file, **options), **request_)
+    here, events = home.run(spec, [1, 2])
+    [model] = [model for manager in machine_status().managers for model in manager.models]
+    assert model.hosts or model.nbytes == 0
+    there, _ = home.elsewhere(spec, [1, 2])
+    assert [value for value, *_ in here] == [value for value, *_ in there] == [2, 4]
+    assert len(home.noted("loaded")) == len(events.of(ModelLoaded)) == 1
 
 
 @pytest.mark.large
@@ -100,17 +107,8 @@ def test_load_that_dies_once_is_repeated(home):
         home.spec(home.handler(home.second_time, large_model=True, mappable=False))
     )
     assert (value, computing) == (2, HERE)
-    assert [event.timed_out for event in of(HostLost, events)] == [False]
-    assert len(of(ModelLoaded, events)) == 1
-
-
-def test_load_in_a_worker_that_dies_is_done_by_the_next(home):
-    spec = home.spec(home.handler(home.second_time, large_model=True))
-    home.elsewhere(spec, code=7)
-    [(value, loader, computing)], events = home.run(spec)
-    assert (value, loader, computing) == (2, HERE, HERE)
-    assert len(home.noted("loaded")) == 2
-    assert len(of(ModelLoaded, events)) == 1
+    assert [event.timed_out for event in events.of(HostLost)] == [False]
+    assert len(events.of(ModelLoaded)) == 1
 
 
 def test_worker_that_is_killed_while_it_loads_is_followed_by_one_that_waits(home, wait_until):
@@ -148,8 +146,8 @@ def test_load_by_key_that_dies_fails_only_its_elements(home):
     [failure] = [one for one in outcomes if isinstance(one, Failure)]
     assert failure.element[0] == "a"
     assert "while it was loading" in str(failure.error)
-    assert len(of(HostLost, events)) == 2
-    assert len(of(ModelLoaded, events)) == 1
+    assert len(events.of(HostLost)) == 2
+    assert len(events.of(ModelLoaded)) == 1
 
 
 @pytest.mark.large
@@ -164,7 +162,7 @@ def test_load_that_hangs_is_killed(home):
     outcomes, events = home.run(home.spec(handler, Exception, timeout_secs=0.2))
     [failure] = outcomes
     assert isinstance(failure.error, TimeoutError)
-    assert all(event.timed_out for event in of(HostLost, events))
+    assert all(event.timed_out for event in events.of(HostLost))
 
 
 @pytest.mark.large

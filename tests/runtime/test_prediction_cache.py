@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
+import time
 from contextlib import closing
 from itertools import count
 
@@ -92,15 +89,11 @@ def test_key_is_the_example_after_preprocessing_and_the_prediction_that_before_p
     assert ask(Metered(), [1, 2, 3]) == ([2, 4, 6], [3])
 
 
-def test_models_by_key_have_predictions_of_their_own(ask):
+def test_other_models_and_arguments_are_asked(ask):
     handler = KeyedModelHandler([KeyModelMapping(["a"], Metered("m")), KeyModelMapping(["b"], Metered("n"))])
     assert ask(handler, [("a", 1), ("b", 1)])[1] == [1, 1]
     assert ask(handler, [("b", 1), ("a", 1), ("a", 2)])[1] == [2]
-
-
-def test_other_models_and_arguments_are_asked(ask):
-    assert ask(Metered(), [1]) == ([2], [1])
-    assert ask(Metered("n"), [1]) == ([2], [1])
+    assert ask(Metered("o"), [1]) == ([2], [1])
     assert ask(Metered(), [1], inference_args={"plus": 5}) == ([7], [1])
     assert ask(Metered(), [1], inference_args={"plus": 5}) == ([7], [])
     assert ask(Metered(), [1.0]) == ([2.0], [1.0])
@@ -117,31 +110,30 @@ def test_local_models_are_not_called_again_even_if_they_change_their_examples(as
 def test_hits_and_misses_are_reported(tmp_path):
     def used(elements):
         events = Events()
-        worker = open_worker(prepare(Metered(size=2), InferenceRequest(cache=str(tmp_path / "cache"))))
-        try:
+        spec = prepare(Metered(size=2), InferenceRequest(cache=str(tmp_path / "cache")))
+        with closing(open_worker(spec)) as worker:
             run(worker, elements, events)
-        finally:
-            worker.close()
         return events.of(CacheUsed)
 
     assert used([1, 2, 3]) == [CacheUsed("", 0, 2), CacheUsed("", 0, 1)]
     assert used([3, 4]) == [CacheUsed("", 1, 1)]
 
 
-def test_predictions_that_do_not_pickle_are_given_and_not_kept(ask, caplog):
-    lock = threading.Lock()
-    handler = Acting(lambda batch: [lock for _ in batch])
-    handler.cache_key = lambda: "locks"
-    assert ask(handler, [1, 2])[0] == [lock, lock]
-    assert [record.message for record in caplog.records if "cannot be pickled" in record.message]
-    assert ask(handler, [1])[0] == [lock]
+@pytest.mark.parametrize(
+    ("example", "prediction", "said"),
+    [(1, threading.Lock(), "cannot be pickled"), (threading.Lock(), 1, "cannot be compared with others")],
+    ids=["prediction", "example"],
+)
+def test_what_cannot_be_kept_is_asked_for_each_time(ask, caplog, example, prediction, said):
+    def act(batch):
+        given.extend(batch)
+        return [prediction] * len(batch)
 
-
-def test_examples_that_cannot_be_compared_are_asked_for_each_time(ask, caplog):
-    handler = Acting(lambda batch: [1 for _ in batch])
-    handler.cache_key = lambda: "ones"
-    assert ask(handler, [threading.Lock()])[0] == [1]
-    assert "cannot be compared with others" in caplog.text
+    given = []
+    for _ in range(2):
+        assert ask(with_attributes(Acting(act), cache_key=str), [example])[0] == [prediction]
+    assert given == [example] * 2
+    assert said in caplog.text
 
 
 def test_file_that_breaks_while_workers_run_costs_requests_and_no_outcome(tmp_path, caplog):
@@ -241,62 +233,50 @@ def test_wrong_use_is_one_error_at_construction(ask, handler, options, reason):
         ask(handler, [1], **options)
 
 
-RUN = """
-import json, sys, time
-import headrace
+MANY = range(100, 250)
+DOUBLES = [2 * n for n in MANY]
 
-class Slow(headrace.RemoteModelHandler):
-    def create_client(self):
-        return open(sys.argv[2], "a")
+
+class Logged(Metered):
+    """Leaves a line in a file for each request, which takes a while."""
+
+    def __init__(self, log):
+        super().__init__()
+        self.log = log
 
     def request(self, batch, model, inference_args=None):
-        model.write("".join(f"{one}\\n" for one in batch))
-        model.flush()
+        with self.log.open("a") as log:
+            log.write(f"{batch[0]}\n")
         time.sleep(0.002)
-        return [2 * one for one in batch]
+        return super().request(batch, model)
 
-    def batch_elements_kwargs(self):
-        return {"max_batch_size": 1}
-
-    def cache_key(self):
-        return "slow"
-
-print(json.dumps(list(headrace.predict(Slow(), range(150), cache=sys.argv[1]))), flush=True)
-"""
+    def lines(self):
+        return self.log.read_text().split() if self.log.exists() else []
 
 
-@pytest.fixture
-def start_run(popen, tmp_path):
-    def start(name):
-        command = [sys.executable, "-c", RUN, str(tmp_path / "cache"), str(tmp_path / name)]
-        return popen(command, stdout=subprocess.PIPE, text=True)
-
-    return start
-
-
-def lines_of(path):
-    return path.read_text().split("\n")[:-1] if path.exists() else []
-
-
-def test_run_that_is_killed_pays_again_only_for_what_was_in_flight(start_run, tmp_path, wait_until):
-    first = start_run("log")
-    wait_until(lambda: len(lines_of(tmp_path / "log")) > 40)
-    first.send_signal(signal.SIGKILL)
-    first.communicate()
-    before = len(lines_of(tmp_path / "log"))
-    out, _ = start_run("log").communicate(timeout=60)
-    assert json.loads(out) == [2 * n for n in range(150)]
-    paid = lines_of(tmp_path / "log")
-    assert set(paid) == {str(n) for n in range(150)}
-    assert len(paid) < 150 + before
+def test_run_that_is_killed_pays_again_only_for_what_was_in_flight(worker_process, tmp_path, wait_until):
+    handler = Logged(tmp_path / "log")
+    spec = prepare(handler, InferenceRequest(cache=str(tmp_path / "cache")))
+    first = worker_process(spec)
+    first.begin(MANY)
+    assert wait_until(lambda: len(handler.lines()) > 40)
+    first.process.kill()
+    first.process.wait()
+    before = len(handler.lines())
+    assert worker_process(spec).run(MANY).good == DOUBLES
+    assert {*map(int, handler.lines())} == {*MANY}
+    assert len(handler.lines()) < len(MANY) + before
 
 
-def test_processes_share_a_cache_while_both_run(start_run, tmp_path):
-    runs = [start_run("one"), start_run("two")]
-    for each in runs:
-        assert json.loads(each.communicate(timeout=60)[0]) == [2 * n for n in range(150)]
-    assert json.loads(start_run("three").communicate(timeout=60)[0]) == [2 * n for n in range(150)]
-    assert lines_of(tmp_path / "three") == []
+def test_processes_share_a_cache_while_both_run(worker_process, tmp_path):
+    handlers = [Logged(tmp_path / name) for name in ("one", "two", "three")]
+    request = InferenceRequest(cache=str(tmp_path / "cache"))
+    *both, third = [worker_process(prepare(handler, request)) for handler in handlers]
+    for worker in both:
+        worker.begin(MANY)
+    assert [worker.outcomes().good for worker in both] == [DOUBLES] * 2
+    assert third.run(MANY).good == DOUBLES
+    assert handlers[2].lines() == []
 
 
 def test_predictions_of_a_fallback_are_kept_as_its_own(ask):

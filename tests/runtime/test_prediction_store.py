@@ -78,16 +78,13 @@ def test_oldest_values_leave_a_full_file(open_store, tmp_path):
     assert list(store.get([key_of(2999), key_of(5000)])) == [key_of(5000)]
 
 
-def test_file_is_for_its_owner_only(open_store, tmp_path):
+def test_file_and_folder_are_for_their_owner_only(open_store, tmp_path):
     open_store().open()
     path = tmp_path / "deep" / "store"
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o620)
     with pytest.raises(ConfigurationError, match=r"other users can write it; .* chmod 600"):
         open_store().open()
-
-
-def test_folder_that_anybody_can_write_is_refused(tmp_path):
     tmp_path.chmod(0o1777)
     with pytest.raises(ConfigurationError, match=r"anybody can write its folder; .* mkdir -m 700"):
         PredictionStore(str(tmp_path / "store"), MANY).open()

@@ -150,19 +150,25 @@ def test_other_parts_that_do_not_pickle_are_refused(handler, options):
         prepare(handler, InferenceRequest(isolate=True, **options))
 
 
+class Sharing(Engine):
+    def share_model_across_processes(self):
+        return True
+
+
 @pytest.mark.parametrize(
-    ("options", "placement", "is_shared"),
+    ("engine", "placement", "is_shared"),
     [
-        ({"large_model": True}, None, True),
-        ({}, "machine", True),
-        ({"large_model": True}, "auto", True),
-        ({"large_model": True}, "process", False),
-        ({}, "auto", False),  # nobody knows how much it takes
-        ({}, None, False),
+        (Engine(large_model=True), None, True),
+        (Sharing(), None, True),
+        (Engine(), "machine", True),
+        (Engine(large_model=True), "auto", True),
+        (Engine(large_model=True), "process", False),
+        (Engine(), "auto", False),  # nobody knows how much it takes
+        (Engine(), None, False),
     ],
 )
-def test_engine_that_processes_share_is_in_a_host(options, placement, is_shared):
-    spec = prepare(Engine(**options), InferenceRequest(placement=placement, timeout_secs=7))
+def test_engine_that_processes_share_is_in_a_host(engine, placement, is_shared):
+    spec = prepare(engine, InferenceRequest(placement=placement, timeout_secs=7))
     assert (spec.shared, spec.isolated, spec.timeout_secs) == ({ONLY} if is_shared else set(), is_shared, 7)
 
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-import pickle
 import threading
 
-import numpy
 import pytest
-import sklearn.linear_model
 
 import headrace
 from headrace.core.errors import ConfigurationError
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.runtime import profiling
 from headrace.runtime.placement import Choice
 from headrace.runtime.profiling import Cost, ModelFindings, Profile, measure, profile_handler, profiling_spec
@@ -36,28 +32,6 @@ def _nothing_stays(directory, monkeypatch, wait_until):
 
 def look(handler, rows=None, **options):
     return profile_handler(profiling_spec(handler), rows, **options)
-
-
-@pytest.mark.large
-def test_profile_of_a_linear_model(tmp_path):
-    model = sklearn.linear_model.LogisticRegression().fit(numpy.eye(4), [0, 1, 0, 1])
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
-    rows = iter(numpy.eye(4))
-    found = look(SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"), max_batch_size=100), rows, processes=7)
-    (model,) = found.models
-    assert (found.handler, found.default, found.copies, found.processes) == (
-        "SklearnModelHandlerNumpy",
-        "process",
-        1,
-        7,
-    )
-    assert (model.name, model.mapped, model.reason, model.trouble) == ("", True, "", "")
-    assert 0 < model.load_seconds < model.ready_seconds
-    assert 10 * MB < model.peak < found.memory_limit
-    assert model.attach_seconds > 0
-    assert [cost.size for cost in model.costs] == [1, 8, 64, 100]
-    assert all(cost.seconds > 0 and cost.calls >= 1 for cost in model.costs)
-    assert found.choice == Choice(model.nbytes, found.cores, found.memory_available)
 
 
 def test_profile_of_a_model_in_a_host():
@@ -92,10 +66,18 @@ def test_profile_calls_handlers_as_a_pipeline_does_and_leaves_out_rows_that_fail
         return batch
 
     handler = Acting(predict, max_batch_size=8, env_vars={"A_VARIABLE_OF_THIS_TEST": "set"})
-    (model,) = look(handler.with_preprocess_fn(lambda row: 6 // row), [1, 0, 2]).models
+    found = look(handler.with_preprocess_fn(lambda row: 6 // row), [1, 0, 2], processes=7)
     del os.environ["A_VARIABLE_OF_THIS_TEST"]
     assert seen == {(6, "set"), (3, "set")}
+    (model,) = found.models
     assert ([cost.size for cost in model.costs], model.trouble) == ([1, 8], "")
+    assert all(cost.seconds > 0 and cost.calls >= 1 for cost in model.costs)
+    assert (found.handler, found.default, found.copies, found.processes) == ("Acting", "process", 1, 7)
+    assert (model.name, model.mapped, model.reason) == ("", True, "")
+    assert 0 < model.load_seconds < model.ready_seconds
+    assert 10 * MB < model.peak < found.memory_limit
+    assert model.attach_seconds > 0
+    assert found.choice == Choice(model.nbytes, found.cores, found.memory_available)
 
 
 @pytest.mark.parametrize("load", [dict, threading.Lock])

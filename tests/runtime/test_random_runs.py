@@ -20,6 +20,7 @@ from headrace import (
     Budget,
     BudgetError,
     ElementFailure,
+    EngineModelHandler,
     KeyedModelHandler,
     KeyModelMapping,
     ModelHandler,
@@ -34,7 +35,6 @@ from headrace.runtime import endpoints
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.usage_meter import end_budget
-from toy_engine import Engine
 from toys import Events
 
 pytestmark = pytest.mark.usefixtures("requests_end")
@@ -119,22 +119,34 @@ class Script:
         return self.name, one
 
 
-class Plain(RemoteModelHandler):
-    def __init__(self, script, **options):
-        super().__init__(**options)
+class Scripted:
+    """Does what a script says."""
+
+    def __init__(self, script):
+        super().__init__()
         self.script = script
-
-    def create_client(self):
-        return None
-
-    def request(self, batch, model, inference_args=None):
-        return self.script.predict(batch)
 
     def batch_elements_kwargs(self):
         return self.script.size
 
     def cache_key(self):
         return self.script.name
+
+
+class Local(Scripted, ModelHandler):
+    def load_model(self):
+        return None
+
+    def run_inference(self, batch, model, inference_args=None):
+        return self.script.predict(batch)
+
+
+class Plain(Scripted, RemoteModelHandler):
+    def create_client(self):
+        return None
+
+    def request(self, batch, model, inference_args=None):
+        return self.script.predict(batch)
 
 
 class Asynchronous(Plain):
@@ -143,34 +155,14 @@ class Asynchronous(Plain):
         return self.script.predict(batch)
 
 
-class Local(ModelHandler):
-    def __init__(self, script):
-        super().__init__()
-        self.script = script
+class OfEngine(Scripted, EngineModelHandler):
+    batch_elements_kwargs = EngineModelHandler.batch_elements_kwargs
 
     def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return self.script.predict(batch)
-
-    def batch_elements_kwargs(self):
-        return self.script.size
-
-    def cache_key(self):
-        return self.script.name
-
-
-class OfScript(Engine):
-    def __init__(self, script):
-        super().__init__(None, object)
-        self.script = script
+        return object()
 
     async def submit(self, example, model, inference_args=None):
         return self.script.predict([example])[0]
-
-    def cache_key(self):
-        return self.script.name
 
 
 class Scene:
@@ -199,7 +191,7 @@ class Scene:
         self._abandons = chance.random() < 0.3
 
     def _handler(self):
-        kind = self.chance.choice([Plain, Asynchronous, Local, OfScript])
+        kind = self.chance.choice([Plain, Asynchronous, Local, OfEngine])
         name = f"model {len(self.scripts)}"
         self.scripts.append(Script(name, self.chance, elements_fail=issubclass(kind, Plain)))
         return kind(self.scripts[-1])

@@ -37,7 +37,6 @@ PLACES = {
     "isolated": {"isolate": True},
     "mapped": {"placement": "machine"},
     "mapped and isolated": {"placement": "machine", "isolate": True},
-    "timed": {"timeout_secs": 60},
     "copies": {},
 }
 COPIES = {"copies": {"model_copies": 2}}
@@ -81,15 +80,9 @@ class Versioned(ModelHandler):
 class Thread:
     """One thread's switching worker, and its outcomes and events."""
 
-    def __init__(self, spec):
-        self.spec = spec
-        self.fresh = partial(cloudpickle.loads, cloudpickle.dumps(spec))
-        self.events = Events()
-        self.moment = 9
-        self.worker = None
-
-    def open(self, first=ModelUpdate(0, None), waits=False):
-        self.worker = SwitchingWorker(self.fresh, waits=waits)
+    def __init__(self, spec, first=ModelUpdate(0, None), waits=False):
+        self.spec, self.events, self.moment = spec, Events(), 9
+        self.worker = SwitchingWorker(partial(cloudpickle.loads, cloudpickle.dumps(spec)), waits=waits)
         self.begin(first)
 
     def close(self):
@@ -106,9 +99,9 @@ class Thread:
         self.outcomes = []
         self.bundle.follow(first)
 
-    def told(self, *value):
+    def told(self, value):
         self.moment += 1
-        update = ModelUpdate(self.moment, value[0] if isinstance(value[0], list) else ModelMetadata(value[0], value[0]))
+        update = ModelUpdate(self.moment, value if isinstance(value, list) else ModelMetadata(value, value))
         self.bundle.follow(update)
         return update
 
@@ -125,9 +118,6 @@ class Thread:
     def ask(self, *elements):
         self.add(*elements)
         return self.finish()
-
-    def count(self, kind):
-        return len(self.events.of(kind))
 
 
 @pytest.fixture
@@ -146,8 +136,7 @@ def thread(place, wait_until):
     def make(handler, caught=(), **options):
         is_spec = isinstance(handler, SessionSpec)
         spec = handler if is_spec else catching(prepare(handler, InferenceRequest(**PLACES[place])), caught)
-        threads.append(Thread(spec))
-        threads[-1].open(**options)
+        threads.append(Thread(spec, **options))
         return threads[-1]
 
     yield make
@@ -196,7 +185,7 @@ def test_old_model_serves_until_a_new_one_is_loaded(thread, serves, wait_until, 
     assert ids(one.ask(1, 2, 3)) == ["v1"] * 3
     assert (loads(tmp_path, "v0"), loads(tmp_path, "v1")) == (1, 1)
     one.finish()
-    assert (one.count(RefreshFailed), one.count(ModelRefreshed)) == (1, 1)
+    assert (len(one.events.of(RefreshFailed)), len(one.events.of(ModelRefreshed))) == (1, 1)
 
 
 class Losing(Versioned):
@@ -278,7 +267,7 @@ def test_update_that_does_not_fit_the_handler_is_reported_once(thread, tmp_path)
     one.bundle.follow(ModelUpdate(1, mappings))
     one.bundle.follow(ModelUpdate(2, "v1"))
     assert ids(one.ask(1)) == ["v0"]
-    messages = [str(event.error) for event in one.events if isinstance(event, RefreshFailed)]
+    messages = [str(event.error) for event in one.events.of(RefreshFailed)]
     assert len(messages) == 2
     assert "it is refreshed with a ModelMetadata, not [KeyModelPathMapping" in messages[0]
     assert "it is refreshed with a ModelMetadata, not 'v1'" in messages[1]
@@ -312,7 +301,8 @@ def test_worker_opened_during_an_earlier_load_gets_that_model(thread, serves, tm
     assert wait_until(lambda: loading._thread is None)
 
 
-def test_model_that_loads_when_the_transform_ends_is_released(tmp_path, thread, wait_until, when_in):
+def test_model_that_loads_when_the_transform_ends_is_released(tmp_path, thread, wait_until, when_in, monkeypatch):
+    monkeypatch.setattr("headrace.runtime.refresh._LONGEST_END_SECS", 120.0)
     gc.collect()
     one = thread(Versioned(tmp_path))
     one.told("v1")
@@ -344,5 +334,4 @@ def test_update_changes_only_the_models_of_its_keys(thread, serves, tmp_path, pl
     assert answers == {"a": "ab", "b": "b2", "c": "c"}
     if place != "isolated":
         assert loads(tmp_path, "ab") == loads(tmp_path, "c") == loads(tmp_path, "b2") == 1
-    labels = {event.model for event in one.events if isinstance(event, BatchCompleted)}
-    assert labels == {"a", "c", "b-second"}
+    assert {event.model for event in one.events.of(BatchCompleted)} == {"a", "c", "b-second"}

@@ -11,11 +11,13 @@ import warnings
 import cloudpickle
 import pytest
 
-from headrace import EngineModelHandler, Failure, RemoteModelHandler, RetryConfig, predict
+from headrace import EngineModelHandler, RemoteModelHandler, RetryConfig, predict
 from headrace.core import event_loop as of_requests
 from headrace.core.event_loop import EventLoop
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from http_endpoint import failures_among
 from leap import LIMIT_SECS, leap
-from toys import Acting
+from toys import Acting, run
 from waiting import wait_until
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -30,11 +32,7 @@ async def fail(error):
 
 
 class Gathering(RemoteModelHandler):
-    """Its requests are tasks of their own; that of element 2 raises.
-
-    Args:
-        error: what.
-    """
+    """Its requests are tasks of their own; that of element 2 raises such an error."""
 
     def __init__(self, error):
         super().__init__(num_retries=0)
@@ -74,17 +72,18 @@ def test_what_would_end_the_loop_is_raised_where_its_outcome_is_awaited(kind, en
     assert list(predict(kind(ending), [1, 3])) == [1, 3]
 
 
-def test_task_of_an_isolated_engine_that_raises_system_exit_ends_its_own_request_only():
-    found = list(predict(GatheringEngine(SystemExit), [1, 3], isolate=True, timeout=_PATIENCE_SECS))
-    assert found == [1, 3]
-    with pytest.raises(SystemExit):
-        list(predict(GatheringEngine(SystemExit), [1, 2, 3], isolate=True, timeout=_PATIENCE_SECS))
+def test_task_of_an_isolated_engine_that_raises_system_exit_ends_its_own_request_only(opened):
+    request = InferenceRequest(isolate=True, timeout_secs=_PATIENCE_SECS)
+    found = run(opened(catching(prepare(GatheringEngine(SystemExit), request), SystemExit)), [1, 2, 3])
+    (failure,) = failures_among(found)
+    assert (failure.element, type(failure.error)) == (2, SystemExit)
+    assert sorted(one for one in found if one is not failure) == [1, 3]
 
 
 @pytest.mark.parametrize("kind", [Gathering, GatheringEngine])
 def test_request_that_its_client_cancels_is_a_dead_letter(kind):
     found = list(predict(kind(asyncio.CancelledError), [1, 2, 3], on_failure="yield"))
-    (failure,) = (one for one in found if isinstance(one, Failure))
+    (failure,) = failures_among(found)
     assert (failure.element, [one for one in found if one is not failure]) == (2, [1, 3])
     assert "was cancelled by what it calls" in str(failure.error)
 
@@ -122,20 +121,14 @@ def test_waiting_for_a_loop_that_has_ended_is_an_error():
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_client_that_is_never_made_is_an_error(is_async, monkeypatch):
-    class Endless(Gathering):
-        if is_async:
-
-            async def create_client(self):
-                await asyncio.sleep(_PATIENCE_SECS * 60)
-        else:
-
-            def create_client(self):
-                go_on.wait(_PATIENCE_SECS)
+    async def sleep():
+        await asyncio.sleep(_PATIENCE_SECS * 60)
 
     go_on = threading.Event()
+    monkeypatch.setattr(Gathering, "create_client", lambda handler: sleep() if is_async else go_on.wait(_PATIENCE_SECS))
     monkeypatch.setattr("headrace.runtime.endpoints._LONGEST_CREATION_SECS", 0.2)
-    with pytest.raises(TimeoutError, match=r"Endless\.create_client took longer than 0\.2 s"):
-        list(predict(Endless(None), [1], on_failure="yield"))
+    with pytest.raises(TimeoutError, match=r"Gathering\.create_client took longer than 0\.2 s"):
+        list(predict(Gathering(None), [1], on_failure="yield"))
     go_on.set()
 
 
@@ -223,8 +216,7 @@ def test_forked_child_has_none_of_the_threads_that_its_parents_requests_keep(mon
     gate, others = threading.Event(), threading.Event()
     others.set()
     monkeypatch.setattr(of_requests, "_MOST_GIVEN_UP", 1)
-    found = list(predict(Blocking(gate, others), [3], on_failure="yield", timeout=LIMIT_SECS))
-    assert isinstance(found[0], Failure)
+    assert failures_among(predict(Blocking(gate, others), [3], on_failure="yield", timeout=LIMIT_SECS))
     patience = RetryConfig(timeout_secs=0.2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads
@@ -235,33 +227,33 @@ def test_forked_child_has_none_of_the_threads_that_its_parents_requests_keep(mon
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_thread_that_cannot_be_started_costs_nothing_while_there_are_others(monkeypatch):
-    start, begun = threading.Thread.start, []
+@pytest.fixture
+def begun(request, monkeypatch):
+    """Threads of requests that were to start; no more than so many can."""
 
     def fail_sometimes(thread):
         if thread.name.startswith("headrace-request-"):
             begun.append(thread)
-            if len(begun) > 2:
+            if len(begun) > request.param:
                 raise RuntimeError("can't start new thread")
         start(thread)
 
+    start, begun = threading.Thread.start, []
     monkeypatch.setattr(threading.Thread, "start", fail_sometimes)
     sent.clear()
+    return begun
+
+
+@pytest.mark.parametrize("begun", [2], indirect=True)
+def test_thread_that_cannot_be_started_costs_nothing_while_there_are_others(begun):
     assert list(predict(Blocking(threading.Event()), [0, 1, 2] * 50)) == [0, 1, 2] * 50
     assert len(sent) == 150
     assert len(begun) > 2
 
 
-def test_thread_that_can_never_be_started_is_the_requests_error(monkeypatch):
-    start = threading.Thread.start
-
-    def fail(thread):
-        if thread.name.startswith("headrace-request-"):
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    sent.clear()
+@pytest.mark.parametrize("begun", [0], indirect=True)
+def test_thread_that_can_never_be_started_is_the_requests_error(begun):
     with pytest.raises(RuntimeError, match="can't start new thread"):
         list(predict(Blocking(threading.Event()), [1]))
+    assert begun
     assert not sent

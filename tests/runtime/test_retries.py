@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 
 import numpy
 import pytest
 
-from headrace import BatchingConfig, ModelHandler, RetryConfig
+from headrace import ModelHandler, RetryConfig
 from headrace.core.events import BatchFailed, BatchRetried, ElementFailed, ModelLoaded
 from headrace.core.result import Failure
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeClock
-from toys import Events
+from toys import Events, fixed
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -21,7 +22,6 @@ pytestmark = pytest.mark.usefixtures("module_travels")
 PLACES = {
     "here": {},
     "isolated": {"isolate": True},
-    "within-a-time-limit": {"timeout_secs": 60},
     "mapped": {"placement": "machine"},
     "mapped-and-isolated": {"placement": "machine", "isolate": True},
 }
@@ -36,24 +36,11 @@ def where(request):
 
 
 class Unsteady(ModelHandler):
-    """Doubles; so many calls, and so many loads, fail first, counted over all processes.
+    """Doubles; so many calls, and so many loads, fail first, counted over all processes; a poison fails for good."""
 
-    Args:
-        folder: for the count.
-        calls: how many of the model's calls fail.
-        loads: how many of its loads do.
-        poison: an example that fails for good.
-        error: what fails for a passing reason.
-        copies: how many hosts the machine has for it.
-    """
-
-    def __init__(self, folder, calls=0, loads=0, poison=None, error=ConnectionResetError, copies=1):
+    def __init__(self, folder, calls=0, loads=0, poison=None, error=ConnectionResetError):
         super().__init__()
         self.folder, self.calls, self.loads, self.poison, self.error = folder, calls, loads, poison, error
-        self.copies = copies
-
-    def model_copies(self):
-        return self.copies
 
     def load_model(self):
         self.fail("loads", self.loads)
@@ -79,15 +66,11 @@ def counted(folder, what):
 
 def outcomes(handler, elements, *, caught=(), retry=None, size=4, events=None, clock=None, **where):
     """Predictions and failures, in the order of the elements."""
-    batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
-    spec = prepare(handler, InferenceRequest(clock=clock or FakeClock(), batching=batching, retry=retry, **where))
-    worker = open_worker(catching(spec, caught) if caught else spec)
-    try:
+    spec = prepare(handler, InferenceRequest(clock=clock or FakeClock(), batching=fixed(size), retry=retry, **where))
+    with closing(open_worker(catching(spec, caught) if caught else spec)) as worker:
         bundle = worker.bundle(Events() if events is None else events)
         found = [out for place, element in enumerate(elements) for out in bundle.add(element, place)]
         found += bundle.finish()
-    finally:
-        worker.close()
     by_place = {}
     for outcome in found:
         is_bad = isinstance(outcome, Failure)
@@ -95,17 +78,21 @@ def outcomes(handler, elements, *, caught=(), retry=None, size=4, events=None, c
     return [by_place[place] for place in sorted(by_place)]
 
 
+HERE_AND_ISOLATED = pytest.mark.parametrize("where", [{}, {"isolate": True}], ids=["here", "isolated"])
+
+
 @pytest.mark.large
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
-def test_lost_connection_fails_no_element(tmp_path, where):
+def test_lost_connection_fails_no_element_and_no_load(tmp_path, where):
     events = Events()
-    assert outcomes(Unsteady(tmp_path, calls=2), range(5), events=events, **where) == [0, 2, 4, 6, 8]
-    assert counted(tmp_path, "calls") == 4
+    assert outcomes(Unsteady(tmp_path, calls=2, loads=2), range(5), events=events, **where) == [0, 2, 4, 6, 8]
+    assert (counted(tmp_path, "calls"), counted(tmp_path, "loads")) == (4, 3)
     assert [event.examples for event in events.of(BatchRetried)] == [4, 4]
     assert events.of(BatchFailed) == events.of(ElementFailed) == []
+    assert len(events.of(ModelLoaded)) == 1
 
 
-@pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
+@HERE_AND_ISOLATED
 def test_exhausted_retries_leave_an_ordinary_error(tmp_path, where):
     with pytest.raises(ConnectionResetError, match="calls"):
         outcomes(Unsteady(tmp_path, calls=3), range(4), **where)
@@ -147,16 +134,7 @@ def test_waiting_for_a_retry_is_not_taken_for_hanging(tmp_path):
     assert outcomes(handler, range(4), timeout_secs=1.5, clock=Real()) == [0, 2, 4, 6]
 
 
-@pytest.mark.large
-@pytest.mark.parametrize("where", PLACES.values(), ids=PLACES, indirect=True)
-def test_load_is_retried_where_it_happens(tmp_path, where):
-    events = Events()
-    assert outcomes(Unsteady(tmp_path, loads=2), [1], events=events, **where) == [2]
-    assert counted(tmp_path, "loads") == 3
-    assert len(events.of(ModelLoaded)) == 1
-
-
-@pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
+@HERE_AND_ISOLATED
 def test_rows_get_the_transient_error_of_their_load(tmp_path, where):
     found = outcomes(Unsteady(tmp_path, loads=99), range(8), caught=Exception, **where)
     assert {type(failure.error) for failure in found} == {ConnectionResetError}
@@ -168,7 +146,7 @@ def test_rows_get_the_transient_error_of_their_load(tmp_path, where):
         outcomes(Unsteady(tmp_path, loads=9999), range(8), caught=Exception, retry=retry, **where)
 
 
-@pytest.mark.parametrize("where", [PLACES["here"], PLACES["isolated"]], ids=["here", "isolated"], indirect=True)
+@HERE_AND_ISOLATED
 def test_retryable_that_raises_fails_only_the_row(tmp_path, where):
     def broken(error):
         raise RuntimeError("broken")

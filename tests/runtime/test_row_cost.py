@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import apache_beam as beam
 import pytest
-from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import (
     Budget,
@@ -15,8 +13,10 @@ from headrace import (
     RowCostError,
     predict,
 )
-from headrace.beam import RunInference
+from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from http_endpoint import failures_among
 from metered import ASKED, EACH_COSTS_ONE, LocalMetered, Metered
+from toys import run
 
 pytestmark = pytest.mark.usefixtures("requests_end", "module_travels")
 
@@ -70,16 +70,14 @@ def test_fallback_answers_with_a_cap_of_its_own():
     assert ASKED == [21] * 4
 
 
-@pytest.mark.parametrize(("caught", "has_fallback"), [(RowCostError, False), (ValueError, False), (ValueError, True)])
-def test_pipeline_has_a_dead_letter(caught, has_fallback):
+@pytest.mark.parametrize(("caught", "fallback"), [(RowCostError, None), (ValueError, None), (ValueError, Again())])
+def test_row_is_a_dead_letter_if_its_error_is_caught_or_that_before(opened, caught, fallback):
     """Whether its class is to be caught, or that of the error for which the row would be requested again."""
-    fallback = Again() if has_fallback else None
-    with beam.Pipeline() as pipeline:
-        run = RunInference(Again(), budget=CAPPED, fallback=fallback).with_exception_handling(exc_class=caught)
-        results, failures = pipeline | beam.Create([2, 21, 4]) | run
-        assert_that(results, equal_to([4, 8]))
-        letters = failures.failed_inferences | beam.Map(lambda letter: (letter[0], SAID in str(letter[1][1])))
-        assert_that(letters, equal_to([([21], True)]), label="letters")
+    spec = catching(prepare(Again(), InferenceRequest(budget=CAPPED, fallback=fallback)), caught)
+    found = run(opened(spec), [2, 21, 4])
+    (failed,) = failures_among(found)
+    assert (failed.element, SAID in str(failed.error)) == (21, True)
+    assert sorted(one for one in found if one is not failed) == [4, 8]
 
 
 def test_cap_that_cannot_be_kept_is_an_error():

@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from headrace import EngineModelHandler, PlacementConfig, predict
+from headrace import PlacementConfig
 from headrace.core.errors import HostDiedError
 from headrace.core.events import HostLost, ModelLoaded
 from headrace.machine.status import machine_status
@@ -42,9 +42,9 @@ class Noting(list):
         await exists(self.folder / str(what))
 
 
-def spec_of(act, load=os.getpid, caught=Exception, **options):
-    request = {name: options.pop(name) for name in ("timeout_secs", "placement", "isolate") if name in options}
-    return catching(prepare(Engine(act, load, **{"large_model": True, **options}), InferenceRequest(**request)), caught)
+def spec_of(act, load=os.getpid, max_concurrent=256, **request):
+    engine = Engine(act, load, large_model=True, max_concurrent=max_concurrent)
+    return catching(prepare(engine, InferenceRequest(**request)), Exception)
 
 
 async def only_later(example, engine):
@@ -55,25 +55,9 @@ async def only_later(example, engine):
     return os.getpid()
 
 
-def waiting_for_the_first_engine(count, folder, worker_process):
-    """So many workers, each with five requests in the engine."""
-    spec = spec_of(only_later, partial(Noting, folder))
-    workers = [worker_process(spec) for _ in range(count)]
-    for place, worker in enumerate(workers):
-        worker.begin(range(10 * place, 10 * place + 5))
-    assert wait_until(lambda: len(list(folder.glob("begun*"))) == 5 * count)
-    return workers
-
-
-@pytest.fixture
-def worker_here(close_later):
-    """Opens a worker in this process."""
-    return lambda spec: close_later(open_worker(spec))
-
-
-def test_engine_serves_all_processes(worker_here, worker_process):
+def test_engine_serves_all_processes(opened, worker_process):
     spec = spec_of(where)
-    here, there = worker_here(spec), worker_process(spec)
+    here, there = opened(spec), worker_process(spec)
     [(engine, host)] = run(here, [1])
     found = there.run([1, 2, 3])
     assert set(found.good) == {(engine, host)}
@@ -81,13 +65,6 @@ def test_engine_serves_all_processes(worker_here, worker_process):
     assert not found.of(ModelLoaded)
     there.close()
     assert run(here, [1]) == [(engine, host)]
-
-
-def test_engine_of_a_machine_is_shared_by_placement(runtime):
-    [(engine, host)] = predict(Engine(where), [1], placement="machine")
-    assert engine == host != os.getpid()
-    assert list(predict(Engine(where, large_model=True), [1], placement="process")) == [(os.getpid(), os.getpid())]
-    assert list(predict(Engine(where), [1], placement="auto")) == [(os.getpid(), os.getpid())]
 
 
 @pytest.mark.large
@@ -176,14 +153,23 @@ def test_worker_that_reads_nothing_holds_up_nobody(worker_process):
 
 
 @pytest.mark.large
-def test_host_that_is_killed_costs_no_process_anything(tmp_path, worker_process):
-    workers = waiting_for_the_first_engine(3, tmp_path, worker_process)
-    [host] = [host.process for manager in machine_status().managers for model in manager.models for host in model.hosts]
-    os.kill(host, signal.SIGKILL)
+@pytest.mark.parametrize("victim", ["host", "manager"])
+def test_host_or_manager_that_is_killed_costs_no_process_anything(tmp_path, worker_process, victim):
+    workers = [worker_process(spec) for spec in [spec_of(only_later, partial(Noting, tmp_path))] * 3]
+    for place, worker in enumerate(workers):
+        worker.begin(range(10 * place, 10 * place + 5))
+    assert wait_until(lambda: len(list(tmp_path.glob("begun*"))) == 15)
+    [manager] = machine_status().managers
+    [host] = manager.models[0].hosts
+    os.kill(host.process if victim == "host" else manager.process.process, signal.SIGKILL)
     found = [worker.outcomes() for worker in workers]
     assert [len(one.good) for one in found] == [5, 5, 5]
-    assert len({number for one in found for number in one.good} - {host}) == 1
-    assert sum(len(one.of(ModelLoaded)) for one in found) == 2  # the first, and the one that replaced it
+    assert wait_until(lambda: has_ended(host.process))
+    assert len({number for one in found for number in one.good} - {host.process}) == 1
+    if victim == "host":
+        assert sum(len(one.of(ModelLoaded)) for one in found) == 2  # the first, and the one that replaced it
+    for worker in workers:
+        worker.close()
 
 
 @pytest.mark.large
@@ -225,20 +211,6 @@ def test_request_that_hangs_costs_other_processes_nothing(worker_process, how):
     assert guilty.outcomes().dead == {13: TimeoutError}
 
 
-@pytest.mark.large
-def test_manager_that_is_killed_is_replaced_with_its_engine(tmp_path, worker_process):
-    workers = waiting_for_the_first_engine(2, tmp_path, worker_process)
-    [manager] = machine_status().managers
-    [host] = manager.models[0].hosts
-    os.kill(manager.process.process, signal.SIGKILL)
-    found = [worker.outcomes() for worker in workers]
-    assert [len(one.good) for one in found] == [5, 5]
-    assert wait_until(lambda: has_ended(host.process))
-    assert len({number for one in found for number in one.good} - {host.process}) == 1
-    for worker in workers:
-        worker.close()
-
-
 def test_engine_that_lingers_ends_before_another_is_loaded():
     found = []
     for linger_secs in (1000, 0):
@@ -247,13 +219,3 @@ def test_engine_that_lingers_ends_before_another_is_loaded():
         assert linger_secs or has_ended(found[0][0])
         worker.close()
     assert found[0] != found[1]
-
-
-def test_handler_may_say_itself_that_processes_share_its_engine(runtime):
-    class Sharing(Engine):
-        def share_model_across_processes(self):
-            return True
-
-    assert issubclass(Sharing, EngineModelHandler)
-    [(engine, host)] = predict(Sharing(where), [1])
-    assert engine == host != os.getpid()

@@ -56,31 +56,27 @@ class AsyncTelling(Telling):
 TELLING = pytest.mark.parametrize("kind", [Telling, AsyncTelling])
 
 
+def use_five_tokens(example):
+    report_usage("m", input_tokens=3, output_tokens=2)
+
+
 @TELLING
-def test_requests_per_minute_are_obeyed(kind):
-    handler, began = kind(requests_per_minute=1200), time.monotonic()
+@pytest.mark.parametrize(
+    "rate", [{"requests_per_minute": 1200}, {"tokens_per_minute": 6000}], ids=["requests", "tokens"]
+)
+def test_rates_that_the_user_gives_are_obeyed(kind, rate):
+    handler, began = kind(use_five_tokens, **rate), time.monotonic()
     assert list(predict(handler, range(9))) == list(range(9))
     assert handler.times[-1] - began >= 7 * 0.05
 
 
-@TELLING
-def test_tokens_per_minute_are_obeyed(kind):
-    handler = kind(lambda _: report_usage("m", input_tokens=3, output_tokens=2), tokens_per_minute=6000)
-    began = time.monotonic()
-    assert list(predict(handler, range(9))) == list(range(9))
-    assert handler.times[-1] - began >= 7 * 0.05
-
-
-def test_tokens_per_minute_without_requests_are_not_missed(caplog):
+def test_tokens_per_minute_without_usage_is_a_warning_once_there_is_a_prediction(caplog):
     class Sparing(Telling):
         def request(self, batch, model, inference_args=None):
             return [SKIP if example % 2 else ElementFailure(ValueError(example)) for example in batch]
 
     list(predict(Sparing(tokens_per_minute=6000), range(5), on_failure="yield"))
     assert "does not report" not in caplog.text
-
-
-def test_tokens_per_minute_without_usage_is_a_warning_once(caplog):
     list(predict(Telling(tokens_per_minute=6000), range(5)))
     assert caplog.text.count("does not report what requests use, so tokens_per_minute has no effect") == 1
 
@@ -113,28 +109,12 @@ def test_transforms_that_ask_one_endpoint_share_its_limit(close_later):
     assert max(handlers[0].times + handlers[1].times) - began >= 6 * 0.05
 
 
-class Asking(RemoteModelHandler):
-    def __init__(self, url, **options):
-        super().__init__(**options)
-        self.url = url
-
-    def create_client(self):
-        return None
-
-    def request(self, batch, model, inference_args=None):
-        return batch
-
-
-class AskingElsewhere(Asking):
-    pass
-
-
-class Named(Asking):
+class Named(Remote):
     def quota_name(self):
         return "ours"
 
 
-class NamedToo(AskingElsewhere, Named):
+class NamedToo(Named):
     pass
 
 
@@ -142,28 +122,19 @@ def name_of(handler):
     return dict(prepare(handler, InferenceRequest()).quota_names).get(None)
 
 
-def test_handlers_that_differ_in_how_they_send_share_a_limit():
+def test_handlers_that_differ_in_how_they_send_share_a_limit_and_others_do_not():
     options = {"namespace": "n", "num_retries": 1, "retry_filter": lambda _: False, "requests_per_minute": 5}
-    assert name_of(Asking("a")) == name_of(Asking("a", **options)) is not None
-
-
-def test_functions_are_told_apart_by_what_they_do():
+    assert name_of(Remote("a")) == name_of(Remote("a", **options)) is not None
     a, b = "a", "b"
-    assert name_of(Asking(lambda: a)) != name_of(Asking(lambda: b))
+    assert name_of(Remote(lambda: a)) != name_of(Remote(lambda: b))
+    assert name_of(Remote(threading.Lock())) is None
+    handlers = [KeyModelMapping(["x"], Remote("a")), KeyModelMapping(["y"], Remote("b"))]
+    names = prepare(KeyedModelHandler(handlers), InferenceRequest()).quota_names
+    assert len({quota for _, quota in names}) == 2
 
 
 def test_handler_names_its_quota():
     assert name_of(Named("a")) == name_of(NamedToo("b")) == "given ours"
-
-
-def test_handler_that_cannot_be_pickled_shares_with_nobody():
-    assert name_of(Asking(threading.Lock())) is None
-
-
-def test_each_keyed_model_has_its_quota():
-    handlers = [KeyModelMapping(["x"], Asking("a")), KeyModelMapping(["y"], Asking("b"))]
-    names = prepare(KeyedModelHandler(handlers), InferenceRequest()).quota_names
-    assert len({quota for _, quota in names}) == 2
 
 
 def test_quota_name_that_is_no_text_is_refused(monkeypatch):

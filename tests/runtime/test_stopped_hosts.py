@@ -9,10 +9,11 @@ import threading
 import cloudpickle
 import pytest
 
-from headrace import ModelHandler, predict
+from headrace import predict
 from headrace.ipc.channel import Channel
 from http_endpoint import failures_among
 from toy_engine import Engine
+from toys import Acting, each
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.usefixtures("census", "requests_end")
@@ -43,23 +44,12 @@ def answer(example):
     return example
 
 
-class InBatches(ModelHandler):
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [answer(example) for example in batch]
-
-    def batch_elements_kwargs(self):
-        return {"max_batch_size": 1}
-
-
 async def act(example, engine):
     return answer(example)
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("handler", [InBatches(), Engine(act)], ids=["batches", "engine"])
+@pytest.mark.parametrize("handler", [Acting(each(answer), max_batch_size=1), Engine(act)], ids=["batches", "engine"])
 def test_host_that_is_stopped_in_the_middle_of_an_answer_is_killed(handler):
     found = list(predict(handler, [1, 13, 2], isolate=True, timeout=LIMIT_SECS, on_failure="yield"))
     (failure,) = failures_among(found)

@@ -94,7 +94,7 @@ def ask(worker, events=None):
     return next(value.inference for outcome in outcomes for value in outcome.values)
 
 
-def test_newer_file_serves_after_the_next_look(files, open_worker, wait_until):
+def test_newer_file_serves_after_the_next_look_and_one_that_fails_is_reported(files, open_worker, wait_until):
     worker, events = open_worker(), Events()
     ask(worker, events)
     files.put("v1")
@@ -103,8 +103,14 @@ def test_newer_file_serves_after_the_next_look(files, open_worker, wait_until):
     assert files.looks == 1
     files.clock.advance(1)
     assert wait_until(lambda: ask(worker, events) == "v1")
-    assert files.looks == 2
-    assert len(events.of(ModelRefreshed)) == 1
+    files.error = OSError("the store is away")
+    files.clock.advance(INTERVAL)
+    assert wait_until(lambda: ask(worker, events) == "v1" and events.of(RefreshFailed))
+    assert (files.looks, len(events.of(ModelRefreshed)), len(events.of(RefreshFailed))) == (3, 1, 1)
+    files.error = None
+    files.put("v2")
+    files.clock.advance(INTERVAL)
+    assert wait_until(lambda: ask(worker, events) == "v2")
 
 
 def test_worker_reopened_for_each_bundle_looks_in_time(files, open_worker, wait_until):
@@ -158,19 +164,6 @@ def test_next_bundle_looks_again_if_the_first_look_fails_or_no_first_model_loads
         ask(worker)
     files.put("v2")
     assert ask(worker) == "v2"
-
-
-def test_later_look_that_fails_is_logged_and_the_next_comes_in_time(files, open_worker, wait_until):
-    worker, events = open_worker(), Events()
-    ask(worker, events)
-    files.error = OSError("the store is away")
-    files.clock.advance(INTERVAL)
-    assert wait_until(lambda: ask(worker, events) == "v0" and len(events.of(RefreshFailed)))
-    assert (files.looks, len(events.of(RefreshFailed))) == (2, 1)
-    files.error = None
-    files.put("v1")
-    files.clock.advance(INTERVAL)
-    assert wait_until(lambda: ask(worker, events) == "v1")
 
 
 def test_a_model_that_gets_a_path_of_its_own_keeps_its_options_and_its_cache(tmp_path):

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from headrace import (
-    BatchingConfig,
-    MaybeKeyedModelHandler,
-    ModelHandler,
-)
+from headrace import MaybeKeyedModelHandler, ModelHandler
 from headrace.core.events import ModelLoaded
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
@@ -45,6 +39,12 @@ class Counting(ModelHandler):
 
     def get_num_bytes(self, batch):
         return 7 * len(batch)
+
+
+def called(worker, *batch):
+    """Predictions, the event, and seconds by the clock of batching."""
+    with worker.access.borrow(ONLY) as (model, *_):
+        return worker.access.run(ONLY, model, list(batch))
 
 
 @pytest.fixture
@@ -79,22 +79,13 @@ def test_failed_load_leaves_nothing_open():
     assert len(loads) == 2
 
 
-def test_environment_variables_are_set_before_the_load(monkeypatch, worker_of):
-    monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "before")
-    load = partial(os.environ.get, "HEADRACE_TEST_VARIABLE")
-    worker = worker_of(Acting(load=load, env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
-    with worker.access.borrow(ONLY) as (model, *_):
-        assert model == "after"
-
-
 def test_loads_and_batches_are_measured_with_the_given_clock(worker_of):
     clock = FakeClock()
     worker = worker_of(Counting([], clock=clock), clock=clock)
     loaded = worker.session.events.popleft()
     assert isinstance(loaded, ModelLoaded)
     assert (loaded.model, loaded.seconds) == ("", 1.5)
-    with worker.access.borrow(ONLY) as (model, *_):
-        _, batch, _ = worker.access.run(ONLY, model, [1, 2])
+    _, batch, _ = called(worker, 1, 2)
     assert (batch.examples, batch.bytes, batch.seconds) == (2, 14, 0.25)
     assert not worker.session.events
 
@@ -108,15 +99,12 @@ def test_model_size_is_the_growth_of_the_process(worker_of):
 def test_lazy_results_are_consumed_within_the_timing(worker_of):
     clock = FakeClock()
     worker = worker_of(Acting(lambda batch: map(clock.advance, batch)), clock=clock)
-    with worker.access.borrow(ONLY) as (model, *_):
-        assert worker.access.run(ONLY, model, [1, 2, 3])[1].seconds == 6
+    assert called(worker, 1, 2, 3)[1].seconds == 6
 
 
 def test_failing_get_num_bytes_does_not_fail_a_batch(caplog, worker_of):
     worker = worker_of(with_attributes(Acting(), get_num_bytes=refuse([1])))
-    with worker.access.borrow(ONLY) as (model, *_):
-        for _ in range(2):
-            assert worker.access.run(ONLY, model, [1])[1].bytes == 0
+    assert [called(worker, 1)[1].bytes for _ in range(2)] == [0, 0]
     assert caplog.text.count("bytes are not counted") == 1
 
 
@@ -142,20 +130,8 @@ def test_threads_have_own_handlers_with_the_attributes_set_by_loading(opened):
 
     spec = prepare(Scratching([]), InferenceRequest())
     one, two = opened(spec), opened(replace(spec, plan=replace(spec.plan, models={ONLY: Scratching([])})))
-    devices, calls = set(), []
-    for worker in (one, one, two):
-        with worker.access.borrow(ONLY) as (model, *_):
-            ((device, count),) = worker.access.run(ONLY, model, [1])[0]
-        devices.add(device)
-        calls.append(count)
-    assert (len(devices), calls) == (1, [1, 2, 1])
-
-
-def test_batch_size_learns_from_the_batching_clock(worker_of):
-    ticks = iter([5.0, 8.0])
-    worker = worker_of(Counting([]), batching=BatchingConfig(clock=lambda: next(ticks)))
-    with worker.access.borrow(ONLY) as (model, *_):
-        assert worker.access.run(ONLY, model, [1])[2] == 3.0
+    devices, calls = zip(*(called(worker, 1)[0][0] for worker in (one, one, two)))
+    assert (len(set(devices)), calls) == (1, (1, 2, 1))
 
 
 def test_handler_that_reports_itself_gets_the_namespace(opened):
@@ -174,12 +150,8 @@ def test_attributes_set_by_loading_reach_inner_handlers_of_the_same_transform(op
         def run_inference(self, batch, model, inference_args=None):
             return [getattr(self, "vocabulary", None) for _ in batch]
 
-    def answer(worker):
-        with worker.access.borrow(ONLY) as (model, *_):
-            return worker.access.run(ONLY, model, [1])[0]
-
     spec = prepare(MaybeKeyedModelHandler(Inner([])), InferenceRequest(model_identifier="shared"))
     loader = opened(spec)
     fresh = replace(spec, plan=replace(spec.plan, models={ONLY: MaybeKeyedModelHandler(Inner([]))}))
     same, other = opened(fresh), opened(prepare(Inner([]), InferenceRequest(model_identifier="shared")))
-    assert [answer(worker) for worker in (loader, same, other)] == [[["a"]], [["a"]], [None]]
+    assert [called(worker, 1)[0] for worker in (loader, same, other)] == [[["a"]], [["a"]], [None]]

@@ -5,39 +5,20 @@ from __future__ import annotations
 import pandas
 import pytest
 
-from headrace import BatchingConfig, Failure, KeyedModelHandler, ModelHandler, PredictionCountError, predict
+from headrace import KeyedModelHandler, PredictionCountError, predict
 from headrace.core.events import BatchFailed
 from headrace.runtime.observers import subscribed
-from toys import Events
-
-
-class Wrong(ModelHandler):
-    """Answers with ``answer(batch)``; raises for batches with a negative example. Records its batches."""
-
-    def __init__(self, answer):
-        super().__init__()
-        self._answer = answer
-        self.batches = []
-
-    def load_model(self):
-        return self.batches
-
-    def run_inference(self, batch, model, inference_args=None):
-        model.append(batch)
-        if any(isinstance(example, int) and example < 0 for example in batch):
-            raise ValueError("poison")
-        return self._answer(batch)
+from toys import Acting, Events, fixed
 
 
 def run(handler, elements, **options):
     """Predictions and failures of elements in one batch."""
-    size = len(elements)
-    return list(predict(handler, elements, batching=BatchingConfig(size, size), **options))
+    return list(predict(handler, elements, batching=fixed(len(elements)), **options))
 
 
 @pytest.mark.parametrize("answer", [[], [1], [1, 2, 3], None], ids=repr)
 def test_wrong_count_fails_its_whole_batch_at_once(answer):
-    handler = Wrong(lambda batch: answer if len(batch) == 2 else [5])
+    handler = Acting(lambda batch: answer if len(batch) == 2 else [5])
     with pytest.raises(PredictionCountError):
         run(handler, [1, 2])
     with subscribed(seen := Events()):
@@ -49,24 +30,12 @@ def test_wrong_count_fails_its_whole_batch_at_once(answer):
     assert len(seen.of(BatchFailed)) == 1
 
 
-def test_wrong_count_in_a_search_fails_only_its_part():
-    handler = Wrong(lambda batch: [example + 100 for example in batch][:1])
-    outcomes = run(handler, [1, 2, 3, -4], on_failure="yield")
-    assert handler.batches == [[1, 2, 3, -4], [1, 2], [3, -4], [3], [-4]]
-    assert [type(one.error) if isinstance(one, Failure) else one for one in outcomes] == [
-        PredictionCountError,
-        PredictionCountError,
-        103,
-        ValueError,
-    ]
-
-
-@pytest.mark.parametrize("answer", [{"logits": [5]}, "x", b"x", {5}, 5, pandas.DataFrame({"a": [1]})], ids=repr)
-@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("answer", [{"logits": [5]}, "x", 5, pandas.DataFrame({"a": [1]})], ids=repr)
+@pytest.mark.parametrize("size", [1, 2])
 def test_answer_that_is_no_list_of_predictions_is_refused(answer, size):
-    handler = Wrong(lambda batch: answer)
+    handler = Acting(lambda batch: answer)
     for one, elements in ((handler, [1] * size), (KeyedModelHandler(handler), [("k", 1)] * size)):
-        with pytest.raises(PredictionCountError, match=r"Wrong\.run_inference was given"):
+        with pytest.raises(PredictionCountError, match=r"Acting\.run_inference was given"):
             run(one, elements)
         failures = run(one, elements, on_failure="yield")
         assert [(failure.tag, type(failure.error)) for failure in failures] == [
@@ -75,6 +44,6 @@ def test_answer_that_is_no_list_of_predictions_is_refused(answer, size):
 
 
 def test_wrong_answer_to_an_element_that_is_a_batch_is_refused():
-    handler = Wrong(lambda batch: {"logits": batch}).with_no_batching()
-    with pytest.raises(PredictionCountError, match=r"Wrong\.run_inference returned a dict with the keys 'logits'"):
+    handler = Acting(lambda batch: {"logits": batch}).with_no_batching()
+    with pytest.raises(PredictionCountError, match=r"Acting\.run_inference returned a dict with the keys 'logits'"):
         run(handler, [[1, 2]])
