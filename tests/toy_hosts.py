@@ -216,6 +216,12 @@ class Told(ModelHosts):
         return self.ask(lambda rows, toy: [work(rows, toy)], *rows).rows[0]
 
 
+def a_list(toy):
+    """Work that leaves a model, for ``lease_of``."""
+    toy.model = ["a", "model"]
+    return os.getpid()
+
+
 def double(rows, toy):
     return [2 * row for row in rows]
 

@@ -55,11 +55,10 @@ def build(transform):
     ids=["plain", "preprocessing", "prebatched", "in Beam's wrapper", "in ours"],
 )
 def test_handler_of_ours_in_beams_transform_is_a_warning_where_the_pipeline_is_built(handler):
-    with pytest.warns(
-        UserWarning, match=r"own RunInference runs .*Handler, .* from headrace\.beam .*`headrace mig"
-    ) as c:
+    said = r"own RunInference runs .*Handler, .* from headrace\.beam .*`headrace mig"
+    with pytest.warns(UserWarning, match=said) as caught:
         build(base.RunInference(handler))
-    assert [one.filename for one in c] == [__file__]
+    assert [one.filename for one in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build(base.RunInference(handler))  # it comes once

@@ -21,8 +21,6 @@ class Late:
 
 
 def declaring(*bases, returns=None):
-    """A class of handlers whose ``run_inference`` has this annotation, if any."""
-
     def run_inference(self, batch, model, inference_args=None):
         return batch
 
@@ -97,11 +95,10 @@ def annotated(batch, scale=1) -> list[float]:
 
 @pytest.mark.parametrize(
     ("function", "declared"),
-    [(None, PredictionResult), (list, Any), (lambda batch: batch, Any), (annotated, float)],
+    [
+        *((None, PredictionResult), (list, Any), (lambda batch: batch, Any)),
+        *((annotated, float), (functools.partial(annotated, scale=2), float)),
+    ],
 )
 def test_function_of_the_users_declares_for_itself(function, declared):
     assert declared_prediction_type(WithFunction(function)) == declared
-
-
-def test_partial_function_declares_what_the_function_does():
-    assert declared_prediction_type(WithFunction(functools.partial(annotated, scale=2))) is float

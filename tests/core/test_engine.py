@@ -29,8 +29,6 @@ class TestEngineModelHandler(HandlerContract):
 
 
 class Submitting(EngineModelHandler):
-    """Submits by means of a function."""
-
     def __init__(self, submit):
         super().__init__()
         self.way = submit
@@ -70,14 +68,13 @@ def test_submit_may_return_anything_that_can_be_waited_for(way):
     assert list(predict(Submitting(way), range(5))) == [0, 2, 4, 6, 8]
 
 
+NO_AWAITABLE = "Submitting.submit must return an awaitable.*async def submit"
+
+
 @pytest.mark.parametrize(
     ("way", "error", "message"),
     [
-        (
-            lambda example: 2 * example,
-            ConfigurationError,
-            "Submitting.submit must return an awaitable.*async def submit",
-        ),
+        (lambda example: 2 * example, ConfigurationError, NO_AWAITABLE),
         (nothing, PredictionCountError, "Submitting.submit.*0 predictions"),
     ],
 )

@@ -26,10 +26,7 @@ def test_the_tree_at_the_head_of_the_file_is_complete():
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (
-            errors.MissingExtraError("torch", "pytorch"),
-            "torch is not .* 'pytorch' with: pip install .*\"torch>=",
-        ),
+        (errors.MissingExtraError("torch", "pytorch"), "torch is not .* 'pytorch' with: pip install .*\"torch>="),
         (errors.UnsupportedError("time travel", "wait"), "time travel is not available .*; wait."),
         (errors.PredictionCountError("one for each"), "one for each"),
         (errors.UnknownKeyError("k"), "key 'k' belongs to no KeyModelMapping"),

@@ -16,10 +16,6 @@ async def running_loop():
     return asyncio.get_running_loop()
 
 
-async def fail():
-    raise ValueError("no")
-
-
 def double(number):
     async def doubled():
         await asyncio.sleep(0)

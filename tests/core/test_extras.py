@@ -11,7 +11,6 @@ from headrace.core.errors import MissingExtraError, extra_required, install_comm
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Installs a distribution ``words``, which only has metadata."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def build(*requires):

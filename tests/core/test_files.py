@@ -22,8 +22,6 @@ def test_local_files_are_opened_by_path_and_by_uri(tmp_path, named):
 
 
 class Shelf(LocalFileSystem):
-    """A filesystem of Beam's with a scheme of its own."""
-
     @classmethod
     def scheme(cls):
         return "shelf"

@@ -70,7 +70,6 @@ PLAIN = st.recursive(
 
 
 def same(one, other):
-    """Equal, of the same types, in the same order."""
     return repr(one) == repr(other)
 
 
@@ -207,9 +206,14 @@ class Others(Remote):
     pass
 
 
-@pytest.mark.parametrize("other", [Remote("n"), Remote(url="v"), Remote(temperature=1.0), Others()])
-def test_class_model_endpoint_and_parameters_decide(other):
-    assert key(other) != key(Remote())
+def test_class_model_endpoint_and_parameters_decide_and_secrets_and_ways_to_ask_do_not():
+    for other in (Remote("n"), Remote(url="v"), Remote(temperature=1.0), Others()):
+        assert key(other) != key(Remote())
+    for ways in ({"api_key": "l"}, {"num_retries": 1}, {"namespace": "n"}, {"retry_filter": bool}):
+        assert key(Remote(**ways)) == key(Remote())
+    changed = Local("m", max_batch_size=3).with_preprocess_fn(str).with_postprocess_fn(int)
+    changed.max_concurrent = 3  # of an engine
+    assert key(changed) == key(Local("m"))
 
 
 def test_files_in_a_folder_decide(tmp_path):
@@ -220,17 +224,6 @@ def test_files_in_a_folder_decide(tmp_path):
     assert key(Local(str(tmp_path))) == before
     os.utime(weights, ns=(1, 1))
     assert key(Local(str(tmp_path))) != before
-
-
-@pytest.mark.parametrize("other", [{"api_key": "l"}, {"num_retries": 1}, {"namespace": "n"}, {"retry_filter": bool}])
-def test_secrets_and_ways_to_ask_do_not_decide(other):
-    assert key(Remote(**other)) == key(Remote())
-
-
-def test_batch_sizes_and_functions_before_and_after_do_not_decide():
-    changed = Local("m", max_batch_size=3).with_preprocess_fn(str).with_postprocess_fn(int)
-    changed.max_concurrent = 3  # of an engine
-    assert key(changed) == key(Local("m"))
 
 
 def test_attribute_that_cannot_be_compared_is_an_error_with_its_cure():

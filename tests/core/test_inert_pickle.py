@@ -17,8 +17,6 @@ from headrace.core.inert_pickle import Inert, PickledModel
 
 
 class Estimator:
-    """Has arrays of all kinds before what is looked for."""
-
     def __init__(self):
         self.weights = numpy.arange(12.0).reshape(3, 4)
         self.flags = numpy.array([True, False])
@@ -33,8 +31,6 @@ class Estimator:
 
 
 class Harmful:
-    """Runs a command when it is unpickled."""
-
     def __reduce__(self):
         return os.system, ("touch harmed",)
 

@@ -72,16 +72,19 @@ def test_too_few_predictions_are_never_lost_in_pairing(handler):
         run(handler, [("x", 1), ("y", 2)])
 
 
-def test_one_handler_gives_the_keyed_handler_its_options():
-    inner = Adder(min_batch_size=3, large_model=True, model_copies=2)
-    handler = KeyedModelHandler(inner)
-    assert handler.get_metrics_namespace() == "Adder"
-    assert handler.get_resource_hints() == {"min_ram": "1GB"}
-    assert handler.batch_elements_kwargs() == {"min_batch_size": 3}
-    assert handler.share_model_across_processes()
-    assert handler.model_copies() == 2
+def options_of(handler):
     with pytest.raises(ValueError, match="no arguments"):
         handler.validate_inference_args({"a": 1})
+    sharing = handler.share_model_across_processes(), handler.model_copies()
+    return handler.get_metrics_namespace(), handler.get_resource_hints(), handler.batch_elements_kwargs(), *sharing
+
+
+def test_one_handler_gives_the_keyed_handler_its_options_and_of_mappings_they_are_defaults():
+    one = KeyedModelHandler(Adder(min_batch_size=3, large_model=True, model_copies=2))
+    assert options_of(one) == ("Adder", {"min_ram": "1GB"}, {"min_batch_size": 3}, True, 2)
+    assert options_of(by_key()) == ("BeamML_KeyedModels", {}, {}, True, 1)
+    with pytest.raises(ConfigurationError, match="model_copies"):
+        KeyedModelHandler([KeyModelMapping(["a"], Adder(model_copies=2))]).model_copies()
 
 
 @pytest.mark.parametrize("keyed", [KeyedModelHandler, MaybeKeyedModelHandler])
@@ -115,19 +118,6 @@ def test_models_called_by_hand_load_once_for_all_threads_and_keep_the_limit():
     for n in (0, 1, 2):
         assert model_of(limited, n) == n
         assert len(limited._cache) <= 2
-
-
-def test_options_with_mappings_are_defaults():
-    handler = by_key()
-    assert handler.get_metrics_namespace() == "BeamML_KeyedModels"
-    assert handler.get_resource_hints() == {}
-    assert handler.batch_elements_kwargs() == {}
-    assert handler.share_model_across_processes()
-    assert handler.model_copies() == 1
-    with pytest.raises(ValueError, match="no arguments"):
-        handler.validate_inference_args({"a": 1})
-    with pytest.raises(ConfigurationError, match="model_copies"):
-        KeyedModelHandler([KeyModelMapping(["a"], Adder(model_copies=2))]).model_copies()
 
 
 def test_a_key_may_occur_twice_in_one_mapping_but_not_in_two():
@@ -190,16 +180,12 @@ def test_bytes_are_those_of_keys_and_examples():
     assert MaybeKeyedModelHandler(Adder()).get_num_bytes([1, 2]) == 20
 
 
-def test_maybe_keyed_accepts_keyed_and_plain_examples():
+def test_maybe_keyed_accepts_keyed_and_plain_examples_and_leaves_a_tuple_whole_that_is_no_pair():
     handler = MaybeKeyedModelHandler(Adder())
     assert run(handler, [1, 2]) == [2, 3]
     assert run(handler, [("a", 1), ("b", 2)]) == [("a", 2), ("b", 3)]
     assert run(handler, [1, ("a", 1), 2]) == [2, ("a", 2), 3]
     assert handler.get_num_bytes([1, ("a", 1)]) == len(pickle.dumps(("a",))) + 20
-
-
-def test_a_tuple_that_is_no_pair_stays_whole():
-    handler = MaybeKeyedModelHandler(Adder())
     with pytest.raises(TypeError, match=r"pairs, not \('a', 1, 2\)"):
         run(handler, [1, ("a", 1), ("a", 1, 2)])
 

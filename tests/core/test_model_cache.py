@@ -13,6 +13,12 @@ from headrace.core.model_cache import ModelCache
 from headrace.models.memory import trim_memory
 
 
+def results_of(*functions):
+    """What functions return that run side by side."""
+    with ThreadPoolExecutor(len(functions)) as threads:
+        return [future.result() for future in [threads.submit(function) for function in functions]]
+
+
 def test_a_model_is_loaded_once_for_many_threads():
     store, loads, together = ModelCache(), [], threading.Barrier(8)
 
@@ -25,9 +31,7 @@ def test_a_model_is_loaded_once_for_many_threads():
         with store.use("m", load) as model:
             return id(model)
 
-    with ThreadPoolExecutor(8) as threads:
-        seen = {future.result() for future in [threads.submit(use) for _ in range(8)]}
-    assert len(loads) == len(seen) == 1
+    assert len(set(results_of(*[use] * 8))) == len(loads) == 1
 
 
 def test_different_models_load_side_by_side():
@@ -37,9 +41,7 @@ def test_different_models_load_side_by_side():
         with store.use(name, both_loading.wait):
             pass
 
-    with ThreadPoolExecutor(2) as threads:
-        for future in [threads.submit(use, name) for name in "ab"]:
-            future.result()
+    results_of(partial(use, "a"), partial(use, "b"))
 
 
 def test_a_waiting_user_takes_over_when_the_load_raises():
@@ -60,10 +62,7 @@ def test_a_waiting_user_takes_over_when_the_load_raises():
         with store.use("m", lambda: 5) as model:
             return model
 
-    with ThreadPoolExecutor(2) as threads:
-        one, two = threads.submit(first), threads.submit(second)
-        one.result()
-        assert two.result() == 5
+    assert results_of(first, second) == [None, 5]
 
 
 def test_the_model_idle_longest_is_evicted():
@@ -90,9 +89,7 @@ def test_the_limit_holds_while_all_models_are_in_use():
         with store.use("b", lambda: order.append("load b")):
             assert len(store) == 1
 
-    with ThreadPoolExecutor(2) as threads:
-        for future in [threads.submit(holder), threads.submit(other)]:
-            future.result()
+    results_of(holder, other)
     assert order == ["load a", "a done", "load b"]
 
 

@@ -31,8 +31,6 @@ def broken(model):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Declares recognisers of this module."""
-
     def install(*names):
         entries = [importlib.metadata.EntryPoint(name, f"{__name__}:{name}", model_files.GROUP) for name in names]
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)

@@ -41,8 +41,6 @@ def test_wrong_arguments_are_refused(options, problem):
 
 
 class Flaky(Echo):
-    """Fails so many times; then answers."""
-
     def __init__(self, failures, **options):
         super().__init__(**options)
         self.failures = failures

@@ -12,16 +12,9 @@ import pytest
 
 from headrace import ConfigurationError, RemoteModelHandler, report_generation, report_rate_limit, report_usage
 from headrace.core.events import UsageReported
-from headrace.core.request_context import (
-    RequestState,
-    also_report_to,
-    current_request,
-    request_context,
-)
+from headrace.core.request_context import RequestState, also_report_to, current_request, request_context
 from http_endpoint import events_and_outcomes, failures_among
 from toys import Acting
-
-pytestmark = pytest.mark.usefixtures("module_travels")
 
 
 @contextmanager
@@ -33,29 +26,6 @@ def usage_to(sink):
 
 def used(events):
     return [event for event in events if isinstance(event, UsageReported)]
-
-
-class Metered(RemoteModelHandler):
-    """Reports one input token for each example, then does as told."""
-
-    def __init__(self, act=list, **options):
-        super().__init__(**{"num_retries": 2, **options})
-        self.act = act
-
-    def create_client(self):
-        return None
-
-    def request(self, batch, model, inference_args=None):
-        report_usage("m", input_tokens=len(batch), output_tokens=10)
-        return self.act(batch)
-
-    def batch_elements_kwargs(self):
-        return {"min_batch_size": 1, "max_batch_size": 1}
-
-
-class AsyncMetered(Metered):
-    async def request(self, batch, model, inference_args=None):
-        return super().request(batch, model)
 
 
 def test_report_outside_a_request_does_nothing():
@@ -99,37 +69,29 @@ def test_report_goes_to_the_sink_of_its_context_only():
     assert others == [UsageReported("b", 0, 0)]
 
 
-@pytest.mark.parametrize("kind", [Metered, AsyncMetered])
-def test_requests_that_fail_and_their_retries_are_counted(kind, monkeypatch):
-    monkeypatch.setattr("headrace.runtime.dispatcher.pause_before_retry", lambda *_, **__: 0.0)
-
-    def fail(batch):
-        if batch == [2]:
-            raise ValueError("never")
-        return batch
-
-    events, outcomes = events_and_outcomes(kind(fail), [1, 2])
-    assert used(events) == [UsageReported("m", 1, 10)] * 4
-    assert len(failures_among(outcomes)) == 1
-
-
 def test_request_that_is_given_up_is_counted_when_it_reports():
     given_up, reported = threading.Event(), threading.Event()
 
-    class Slow(Metered):
+    class Slow(RemoteModelHandler):
+        def create_client(self):
+            return None
+
         def request(self, batch, model, inference_args=None):
             if batch == [1]:
                 given_up.wait()
             else:
                 given_up.set()
                 reported.wait()
-            super().request(batch, model)
+            report_usage("m", input_tokens=1)
             reported.set()
             return batch
 
+        def batch_elements_kwargs(self):
+            return {"max_batch_size": 1}
+
     events, outcomes = events_and_outcomes(Slow(), [1, 2], timeout_secs=0.2)
     assert [failure.element for failure in failures_among(outcomes)] == [1]
-    assert used(events) == [UsageReported("m", 1, 10)] * 2
+    assert used(events) == [UsageReported("m", 1, 0)] * 2
 
 
 def test_calls_of_a_local_model_are_counted_with_their_lazy_answers():
@@ -141,15 +103,6 @@ def test_calls_of_a_local_model_are_counted_with_their_lazy_answers():
 
     events, _ = events_and_outcomes(Acting(act, min_batch_size=2, max_batch_size=2), [1, 2])
     assert used(events) == [UsageReported("eager", 1, 0), *[UsageReported("lazy", 0, 1)] * 2]
-
-
-def test_calls_of_an_isolated_model_are_counted_by_its_owner():
-    def act(batch):
-        report_usage("local", input_tokens=len(batch))
-        return batch
-
-    events, _ = events_and_outcomes(Acting(act, min_batch_size=2, max_batch_size=2), [1, 2], isolate=True)
-    assert used(events) == [UsageReported("local", 2, 0)]
 
 
 def test_headers_go_to_the_request_of_their_context_and_usage_to_the_run_as_well():

@@ -46,9 +46,8 @@ def test_a_traceback_shows_the_frames_of_others_and_one_line_for_neighbouring_on
 def test_a_printed_failure_says_which_element_failed_where_and_why():
     assert str(failure(ValueError("no"))) == "inference failed for 'element': ValueError: no"
     assert repr(failure(ValueError("no"))) == "<Failure: inference failed for 'element': ValueError: no>"
-    assert str(failure(KeyError("k"), Stage.PREPROCESSING)) == (
-        "preprocessing function 0 failed for 'element': KeyError: 'k'"
-    )
+    first = failure(KeyError("k"), Stage.PREPROCESSING)
+    assert str(first) == "preprocessing function 0 failed for 'element': KeyError: 'k'"
     one = failure(ValueError("a\n  b"), key="k", model_id="m.pt", attempts=3)
     assert str(one) == "inference failed for 'element': ValueError: a b (key 'k', model m.pt, 3 attempts)"
 

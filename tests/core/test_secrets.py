@@ -77,22 +77,14 @@ def give_key():
     return KEY
 
 
-@pytest.mark.parametrize("given", [None, give_key])
-def test_key_that_is_not_given_as_text_is_not_in_the_pickle(given, monkeypatch):
-    monkeypatch.setenv("SOME_API_KEY", KEY)
-    key = ApiKey(given, "SOME_API_KEY", "Some")
-    assert key.value() == KEY
-    assert KEY.encode() not in pickle.dumps(key)
-    assert pickle.loads(pickle.dumps(key)).value() == KEY
-
-
 @IN_PICKLE
-@pytest.mark.parametrize("given", [KEY, None, give_key])
-def test_repr_hides_the_key(given, monkeypatch):
+@pytest.mark.parametrize("given", [None, give_key, KEY])
+def test_key_is_not_shown_and_not_in_the_pickle_unless_it_is_given_as_text(given, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", KEY)
     key = ApiKey(given, "SOME_API_KEY", "Some")
-    key.value()
+    assert key.value() == pickle.loads(pickle.dumps(key)).value() == KEY
     assert KEY not in repr(key)
+    assert (KEY.encode() in pickle.dumps(key)) is (given == KEY)
 
 
 @pytest.mark.parametrize(

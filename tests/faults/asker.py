@@ -1,4 +1,4 @@
-"""A worker process that asks an endpoint: ``asker.py URL FIRST COUNT [PER_MINUTE]``; it prints its predictions."""
+"""A worker process that asks an endpoint: ``asker.py URL FIRST COUNT``; it prints its predictions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from headrace import RemoteModelHandler, predict
 
 
 class Asking(RemoteModelHandler):
-    def __init__(self, url, **options):
-        super().__init__(**options)
+    def __init__(self, url):
+        super().__init__()
         self.url = url
 
     def create_client(self):
@@ -25,10 +25,9 @@ class Asking(RemoteModelHandler):
         return {"max_batch_size": 1}
 
 
-def main(url, first, count, per_minute=None):
-    rate = per_minute and float(per_minute)
+def main(url, first, count):
     elements = range(int(first), int(first) + int(count))
-    print(json.dumps(list(predict(Asking(url, requests_per_minute=rate), elements))), flush=True)
+    print(json.dumps(list(predict(Asking(url), elements))), flush=True)
 
 
 if __name__ == "__main__":

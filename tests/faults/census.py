@@ -27,7 +27,6 @@ class Census:
         self._before = self._belongings()
 
     def processes(self):
-        """Process id: command line."""
         return {
             process: _read(process, "cmdline").replace("\0", " ") for process in processes() if self._counts(process)
         }
@@ -43,7 +42,6 @@ class Census:
         return [host for fork_server in self.fork_servers(owner) for host in _children(fork_server)]
 
     def leftovers(self):
-        """Everything that exists now and did not at the beginning."""
         left = [f"process {process}: {command}" for process, command in self.processes().items()]
         return left + sorted(self._belongings() - self._before)
 

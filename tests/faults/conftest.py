@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import json
 import os
 import shutil
@@ -22,17 +21,11 @@ from headrace.machine.status import machine_status
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from waiting import wait_until
 
+sys.path.append(str(Path(__file__).parent))
 
-def _module(name):
-    """A module of this folder, which is no package."""
-    path = Path(__file__).with_name(f"{name}.py")
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+import census as _census
 
-
-_census = _module("census")
+import machine as _program
 
 
 @pytest.fixture(autouse=True)
@@ -79,20 +72,15 @@ class Owner:
         self.pid = self.process.pid
 
     def reached(self):
-        """Waits until it is held there."""
-        assert wait_until((self._folder / "held").exists), self.stderr()
+        assert wait_until((self._folder / "held").exists), self.file("stderr")
         return self
 
     def go(self):
         (self._folder / "go").touch()
 
     def result(self):
-        """Waits for its end; what it has written."""
-        assert self.process.wait(120) == 0, self.stderr()
+        assert self.process.wait(120) == 0, self.file("stderr")
         return json.loads(self.file("result"))
-
-    def stderr(self):
-        return self.file("stderr")
 
     def file(self, name):
         return (self._folder / name).read_text()
@@ -124,7 +112,7 @@ class Machine:
 
     def __init__(self, folder, census):
         self.folder = folder
-        self.program = _module("machine")
+        self.program = _program
         self.runtime = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))  # a socket's address is short
         self._census = census
         self.workers = []
@@ -157,12 +145,10 @@ class Machine:
         return [int(file.name.split("-")[1]) for file in sorted(self.folder.glob(f"{what}-*"))]
 
     def held(self, count=1):
-        """Waits until so many processes are held, and returns them."""
         assert wait_until(lambda: len(set(self.notes("held"))) >= count), self.stderr()
         return sorted(set(self.notes("held")))
 
     def leased(self):
-        """Waits until each worker has a lease on the model."""
         assert wait_until(lambda: self._leases() == [len(self.workers)]), self.stderr()
 
     def _leases(self):
@@ -195,17 +181,15 @@ class Machine:
         return worker.pid in self.notes("finished") or worker.poll() is not None
 
     def result(self, number):
-        """The results of the bundles that it has finished."""
-        return sorted(pair for line in self._result(number).splitlines() for pair in json.loads(line))
+        """What its finished bundles gave."""
+        return sorted(pair for line in self._result(number) for pair in json.loads(line))
 
     def bundles(self, number):
-        """How many it has finished."""
-        return self._result(number).count("\n")
+        return len(self._result(number))
 
     def _result(self, number):
         file = self.folder / f"result-{number * APART}"
-        text = file.read_text() if file.exists() else ""
-        return text[: text.rfind("\n") + 1]
+        return [line for line in file.read_text().splitlines(True) if line.endswith("\n")] if file.exists() else []
 
     def elements(self, number):
         return range(number * APART, number * APART + self.expected)

@@ -28,7 +28,6 @@ class HungryHandler(DoublingHandler):
 
 
 def eat_from(culprit, value):
-    """Eats memory on the culprit, given as an example or a prediction."""
     if culprit in (value, getattr(value, "example", None)):
         eat_memory(HUNGER)
     return value

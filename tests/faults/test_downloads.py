@@ -17,8 +17,6 @@ pytestmark = pytest.mark.large
 
 
 class Counted(LocalFileSystem):
-    """A Beam filesystem that records which process downloads."""
-
     @classmethod
     def scheme(cls):
         return "counted"
@@ -46,12 +44,6 @@ class Unmappable(ModelHandler):
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return [(model[0], os.getpid()) for _ in batch]
-
-
-@pytest.fixture(autouse=True)
-def _by_value(monkeypatch):
-    monkeypatch.setattr(Counted, "__module__", "__main__")
-    monkeypatch.setattr(Unmappable, "__module__", "__main__")
 
 
 def test_a_model_file_is_downloaded_once_for_all_hosts(tmp_path):

@@ -6,13 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from headrace import (
-    BatchingConfig,
-    Failure,
-    HostDiedError,
-    Stage,
-    predict,
-)
+from headrace import BatchingConfig, Failure, HostDiedError, Stage, predict
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice
 
 pytestmark = pytest.mark.large
@@ -25,11 +19,6 @@ PLACES = {
     "mapped and isolated": ({}, {"isolate": True, "placement": "machine"}),
     "copies": ({"model_copies": 2}, {}),
 }
-
-
-def at(place, **handler_options):
-    options, asked = PLACES[place]
-    return {**options, **handler_options}, asked
 
 
 @pytest.fixture(params=PLACES)
@@ -46,7 +35,7 @@ def sorted_out(outcomes):
 
 def test_a_device_lost_in_inference_fails_its_element_alone(place):
     """Two batches later another element does so; the batches between succeed."""
-    options, asked = at(place)
+    options, asked = PLACES[place]
     handler = DeviceLosingHandler(5, 40, **options)
     good, bad = sorted_out(predict(handler, range(64), on_failure="yield", batching=BATCHING, **asked))
     assert [one.inference for one in good] == [2 * n for n in range(64) if n not in (5, 40)]

@@ -10,7 +10,6 @@ import pytest
 pytestmark = pytest.mark.large
 
 WORKERS = 3
-KINDS = ["mapped", "loader", "timeout", "copies"]
 HELD = {"load": 1, "export": 1, "attach": 1, "batch": 1, "idle": WORKERS}
 """How many processes there are, at least, that are held at a moment."""
 
@@ -20,8 +19,7 @@ def kill(*processes):
         os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("moment", HELD)
-@pytest.mark.parametrize("kind", ["mapped", "copies"])
+@pytest.mark.parametrize(("kind", "moment"), [*(("mapped", moment) for moment in HELD), ("copies", "batch")])
 def test_a_killed_manager_fails_no_worker(machine, kind, moment):
     """Workers that have mapped the model need no new manager."""
     spec = machine.spec(kind)
@@ -33,10 +31,10 @@ def test_a_killed_manager_fails_no_worker(machine, kind, moment):
     machine.assert_vacated_by_the_next(spec)
 
 
-@pytest.mark.parametrize("moment", ["load", "export"])
-@pytest.mark.parametrize("kind", KINDS[1:])
+@pytest.mark.parametrize(
+    ("kind", "moment"), [("loader", "load"), ("loader", "export"), ("timeout", "export"), ("copies", "load")]
+)
 def test_a_killed_loader_fails_no_worker(machine, census, kind, moment):
-    """No worker gets half a model."""
     machine.start(machine.spec(kind), moment)
     [loader] = machine.held()
     assert census.hosts(machine.manager()) == [loader]
@@ -75,8 +73,10 @@ def test_a_killed_host_of_a_worker_is_replaced(machine, census, moment, whom):
     machine.assert_vacated()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("moment", ["load", "batch", "idle"])
+@pytest.mark.parametrize(
+    ("kind", "moment"),
+    [("mapped", "load"), ("mapped", "idle"), *((kind, "batch") for kind in ("mapped", "loader", "timeout", "copies"))],
+)
 def test_a_killed_worker_fails_no_other(machine, kind, moment):
     """One of three, which may be the one that had started the manager."""
     machine.start(machine.spec(kind), moment)
@@ -92,7 +92,7 @@ def test_a_killed_worker_fails_no_other(machine, kind, moment):
     machine.assert_vacated()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["mapped", "copies"])
 def test_all_processes_killed_at_once_do_not_stop_the_next_workers(machine, census, kind):
     """Files may remain; the next workers start nevertheless, and remove them."""
     spec = machine.spec(kind)

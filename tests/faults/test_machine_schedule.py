@@ -16,6 +16,7 @@ pytestmark = pytest.mark.large
 WORKERS = 3
 DEEDS = 12
 MANY = 10**6
+KINDS = ["manager", "fork_servers", "hosts", "worker", "loader", "machine's fork_servers", "machine's hosts"]
 
 
 class Outsider:
@@ -38,16 +39,9 @@ class Outsider:
         self._settle()
         while self.deeds.total() < deeds:
             time.sleep(self._random.uniform(0, 0.01))
-            kinds = [
-                "manager",
-                "fork_servers",
-                "hosts",
-                "worker",
-                "loader",
-                "machine's fork_servers",
-                "machine's hosts",
-            ]
-            if self._commit(self._random.choice(kinds)):
+            deed = self._random.choice(KINDS)
+            if self._commit(deed):
+                self.deeds[deed] += 1
                 self._settle()
 
     def _settle(self):
@@ -57,7 +51,7 @@ class Outsider:
             lambda: all(self._machine.bundles(n) >= before[n] + 2 or self._failed(n) for n in before), 60
         )
         assert done, (dict(self.deeds), self._machine.stderr()[-3000:])
-        assert not any(self._failed(n) for n in before), (dict(self.deeds), self._machine.stderr()[-3000:])
+        assert not any(map(self._failed, before)), (dict(self.deeds), self._machine.stderr()[-3000:])
 
     def _living(self):
         return [n for n, worker in enumerate(self._machine.workers) if worker.pid not in self.killed]
@@ -68,30 +62,22 @@ class Outsider:
     def _commit(self, deed):
         """Returns whether there was a process to kill."""
         if deed == "worker":
-            self._replace_worker()
-        elif deed == "loader":
-            self._disturb_load()
-        else:
-            victims = self._victims(deed)
-            kill(*victims)
-            if not victims:
-                return False
-        self.deeds[deed] += 1
-        return True
-
-    def _victims(self, deed):
-        managers = self._census.managers()
-        if deed == "manager":
-            return managers
-        owners = managers if deed.startswith("machine") else [self._machine.workers[n].pid for n in self._living()]
-        kind = deed.split()[-1]
-        return [victim for owner in owners for victim in getattr(self._census, kind)(owner)]
+            return self._replace_worker()
+        if deed == "loader":
+            return self._disturb_load()
+        victims = managers = self._census.managers()
+        if deed != "manager":
+            owners = managers if "machine" in deed else [self._machine.workers[n].pid for n in self._living()]
+            victims = [victim for owner in owners for victim in getattr(self._census, deed.split()[-1])(owner)]
+        kill(*victims)
+        return bool(victims)
 
     def _replace_worker(self):
         victim = self._machine.workers[self._random.choice(self._living())]
         self.killed.append(victim.pid)
         kill(victim.pid)
         self._machine.start(self._spec, workers=1, bundles=MANY)
+        return True
 
     def _disturb_load(self):
         """With its manager gone, a model is loaded anew for the next worker, or at once for all; not undisturbed."""
@@ -100,6 +86,7 @@ class Outsider:
         self._replace_worker()
         assert self._wait_until(lambda: len(self._machine.notes("load")) > loads), self._machine.stderr()[-3000:]
         kill(*(host for manager in self._census.managers() for host in self._census.hosts(manager)))
+        return True
 
 
 def kill(*processes):

@@ -42,33 +42,23 @@ def new_group():
 
 
 @pytest.fixture
-def start_in(tmp_path):
-    """Starts Python in a group; ends it and its descendants however the test ends."""
-    started = []
+def start_in(tmp_path, popen):
+    """Starts Python in a group; what it logs comes into a file."""
 
     def start(group, *args):
-        join = ["sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"', str(group)]
-        errors = (tmp_path / f"stderr-{len(started)}").open("w+")
-        process = subprocess.Popen([*join, sys.executable, *args], stdout=subprocess.PIPE, stderr=errors, text=True)
-        started.append((process, errors))
-        return process, errors
+        join = ["sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"', str(group), sys.executable, *args]
+        with (tmp_path / "log").open("w") as log:
+            return popen(join, stdout=subprocess.PIPE, stderr=log, text=True)
 
-    yield start
-    for process, errors in started:
-        process.kill()
-        process.communicate()
-        errors.close()
+    return start
 
 
 @pytest.fixture
-def run_hungry(new_group, start_in):
-    """The outcomes of the elements, and the log."""
-
+def run_hungry(new_group, start_in, tmp_path):
     def run(**how):
-        process, errors = start_in(new_group(), str(PROGRAM), json.dumps(how))
-        printed, _ = process.communicate(timeout=120)
-        errors.seek(0)
-        return json.loads(printed or "null"), errors.read()
+        """The outcomes of the elements, and the log."""
+        printed, _ = start_in(new_group(), str(PROGRAM), json.dumps(how)).communicate(timeout=120)
+        return json.loads(printed or "null"), (tmp_path / "log").read_text()
 
     return run
 
@@ -93,14 +83,12 @@ def test_only_the_hungry_element_fails(run_hungry):
     assert outcomes == [["inference", 0, 13, ERROR] if n == 13 else 2 * n for n in range(64)]
 
 
-@pytest.mark.large
 def test_batches_that_are_too_large_become_smaller_and_no_row_fails(run_hungry):
     outcomes, logged = run_hungry(count=640, at_once=20)
     assert outcomes == [2 * n for n in range(640)]
     assert 2 <= logged.count("the machine had run out of memory") <= 15  # few batches were on their way, not all
 
 
-@pytest.mark.large
 def test_an_out_of_memory_kill_without_exception_handling_raises(run_hungry):
     outcomes, logged = run_hungry(count=64, examples=[13], on_failure="raise")
     assert outcomes is None
@@ -119,11 +107,10 @@ EAT = "from headrace.testing import eat_memory; eat_memory(2 << 30)"
 
 def test_out_of_memory_kills_elsewhere_do_not_explain_a_hosts_death(new_group, start_in, start_owner, census):
     owner = start_owner().reached()
-    glutton, _ = start_in(new_group(), "-c", EAT)
-    assert glutton.wait(60) == -signal.SIGKILL
+    assert start_in(new_group(), "-c", EAT).wait(60) == -signal.SIGKILL
     [host] = census.hosts(owner.pid)
     os.kill(host, signal.SIGKILL)
     owner.go()
     assert owner.result() == [[n, 2 * n] for n in range(24)]
-    assert "was killed by SIGKILL" in owner.stderr()
-    assert "memory" not in owner.stderr()
+    assert "was killed by SIGKILL" in owner.file("stderr")
+    assert "memory" not in owner.file("stderr")

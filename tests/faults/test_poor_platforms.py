@@ -11,10 +11,11 @@ import pytest
 
 pytestmark = pytest.mark.large
 
-LESS = {
-    "memfd_create": "del os.memfd_create",
-    "pidfd_open": "del os.pidfd_open",
-    "prctl": """
+LESS = """
+import ctypes, os
+
+del os.memfd_create, os.pidfd_open
+
 class LibraryWithoutPrctl(ctypes.CDLL):
     def __getattr__(self, name):
         if name == "prctl":
@@ -22,19 +23,16 @@ class LibraryWithoutPrctl(ctypes.CDLL):
         return super().__getattr__(name)
 
 ctypes.CDLL = LibraryWithoutPrctl
-""",
-}
-"""Python code that takes a piece away; it runs at the start of the owner, its fork server and what those start."""
+"""
+"""It runs at the start of the owner, its fork server and what those start."""
 
 EXPECTED = [[n, 2 * n] for n in range(24)]
 
 
 @pytest.fixture
 def start_poor_owner(tmp_path, start_owner, monkeypatch):
-    """Starts owners on a platform that lacks some pieces."""
-
     def start(timeout=None):
-        (tmp_path / "sitecustomize.py").write_text("\n".join(["import ctypes, os", *LESS.values()]))
+        (tmp_path / "sitecustomize.py").write_text(LESS)
         path = os.environ.get("PYTHONPATH", "")
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), path]) if path else str(tmp_path))
         owner = start_owner(timeout).reached()

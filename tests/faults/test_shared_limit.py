@@ -21,18 +21,10 @@ APART = 10**5
 
 
 @pytest.fixture
-def runtime(directory):
-    """The runtime directory, which its last user removes."""
-    return Path(directory)
-
-
-@pytest.fixture
-def ask(popen, runtime):
-    """Starts a worker; the elements of each are others."""
-
-    def start(server, number, count=COUNT, *options):
+def ask(popen, directory):
+    def start(server, number):
         program = Path(__file__).with_name("asker.py")
-        command = [sys.executable, program, server.url, number * APART, count, *options]
+        command = [sys.executable, program, server.url, number * APART, COUNT]
         return popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
 
     return start
@@ -43,16 +35,16 @@ def asked_by(server, number):
         return sum(example // APART == number for (example,) in server.requests)
 
 
-def assert_right(worker, number, count=COUNT):
+def assert_right(worker, number):
     first = number * APART
-    assert json.loads(worker.communicate(timeout=120)[0]) == [2 * n for n in range(first, first + count)]
+    assert json.loads(worker.communicate(timeout=120)[0]) == [2 * n for n in range(first, first + COUNT)]
 
 
 def slow(examples, before):
     return Answer(delay=0.02)
 
 
-def test_killed_worker_fails_no_other(ask, runtime):
+def test_killed_worker_fails_no_other(ask, directory):
     """It dies with requests in flight, and perhaps while it had the turn."""
     with serving(slow) as server:
         workers = [ask(server, number) for number in range(3)]
@@ -61,10 +53,10 @@ def test_killed_worker_fails_no_other(ask, runtime):
         for number in (1, 2):
             assert_right(workers[number], number)
         assert workers[0].wait() == -signal.SIGKILL
-    assert not runtime.exists()
+    assert not os.path.exists(directory)
 
 
-def test_stopped_worker_holds_back_no_other(ask, runtime):
+def test_stopped_worker_holds_back_no_other(ask, directory):
     with serving(slow) as server:
         workers = [ask(server, number) for number in range(2)]
         assert wait_until(lambda: all(asked_by(server, number) > 50 for number in range(2)))
@@ -74,18 +66,4 @@ def test_stopped_worker_holds_back_no_other(ask, runtime):
         finally:
             os.kill(workers[0].pid, signal.SIGCONT)
         assert_right(workers[0], 0)
-    assert not runtime.exists()
-
-
-def test_all_workers_killed_at_once_do_not_stop_the_next(ask, runtime):
-    """What is left of them is removed by the next."""
-    with serving(slow) as server:
-        workers = [ask(server, number) for number in range(2)]
-        assert wait_until(lambda: all(asked_by(server, number) > 10 for number in range(2)))
-        for worker in workers:
-            os.kill(worker.pid, signal.SIGKILL)
-            worker.wait()
-        assert len(list(runtime.glob("*.limit"))) == 1
-    with serving(slow) as server:
-        assert_right(ask(server, 3), 3)
-    assert not runtime.exists()
+    assert not os.path.exists(directory)

@@ -36,7 +36,6 @@ def run(handler, elements=range(64), size=64, timeout=TIMEOUT):
 
 
 def assert_only(outcomes, culprits):
-    """Asserts that only these failed, with TimeoutError."""
     failures = {place: one for place, one in enumerate(outcomes) if isinstance(one, Failure)}
     assert list(failures) == culprits
     assert {type(one.error) for one in failures.values()} == {TimeoutError}
@@ -130,7 +129,6 @@ def test_the_time_limit_of_a_load_excludes_waiting_for_the_machine(options):
 @pytest.mark.usefixtures("runtime")
 @pytest.mark.parametrize(("bad", "failed", "timeouts"), [([13], 1, 3), (range(64), 64, 6)])
 def test_keyed_models_in_machine_hosts_cost_no_more_timeouts(counted, bad, failed, timeouts):
-    """The batch, a part of it, and then one by one."""
     handler = FaultyHandler(counted.then(hang_holding_gil), *bad, model_copies=2)
     outcomes = run(KeyedModelHandler([KeyModelMapping(["a"], handler)]), [("a", n) for n in range(64)])
     failures = [one for one in outcomes if isinstance(one, Failure)]

@@ -11,21 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from headrace.core.errors import HostStartError
+from headrace.hosts.connection import HostConnection
+from headrace.hosts.fork_server_process import ForkServerProcess
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Activity, ActivitySnapshot
 from toy_hosts import double, hang, has_ended, process, wait_for
 
 LONG = 60
-FATAL = {
-    "SIGKILL": (lambda rows, toy: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL"),
-    "SIGSEGV": (lambda rows, toy: os.kill(os.getpid(), signal.SIGSEGV), "was killed by SIGSEGV"),
-    "SIGTERM": (lambda rows, toy: os.kill(os.getpid(), signal.SIGTERM), "was killed by SIGTERM"),
-    "os._exit": (lambda rows, toy: os._exit(3), "ended itself with exit code 3"),
-    "SystemExit": (lambda rows, toy: exit_with(4), "ended itself with exit code 4"),
-    "SystemExit with words": (lambda rows, toy: exit_with("no"), "ended itself with exit code 1"),
-    "KeyboardInterrupt": (lambda rows, toy: interrupt(), "ended itself with exit code 1"),
-}
 
 
 def exit_with(code):
@@ -40,6 +33,23 @@ def die(rows, toy):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def close_everything(rows, toy):
+    os.closerange(0, 4096)
+    signal.pause()
+
+
+ENDS = [
+    (close_everything, "closed the connection to its owner"),
+    (die, "was killed by SIGKILL"),
+    (lambda rows, toy: os.kill(os.getpid(), signal.SIGSEGV), "was killed by SIGSEGV"),
+    (lambda rows, toy: os.kill(os.getpid(), signal.SIGTERM), "was killed by SIGTERM"),
+    (lambda rows, toy: os._exit(3), "ended itself with exit code 3"),
+    (lambda rows, toy: exit_with(4), "ended itself with exit code 4"),
+    (lambda rows, toy: exit_with("no"), "ended itself with exit code 1"),
+    (lambda rows, toy: interrupt(), "ended itself with exit code 1"),
+]
+
+
 def both(host):
     """The host's process and its fork server's."""
     return host.learn(lambda rows, toy: (os.getpid(), os.getppid()))
@@ -49,19 +59,14 @@ def is_working(host, call):
     return host._connections[0]._progress.read().call == call.number
 
 
-def kill(process, wait_until, number=signal.SIGKILL):
-    os.kill(process, number)
-    assert wait_until(lambda: has_ended(process))
-
-
-@pytest.mark.parametrize(("work", "exit_text"), FATAL.values(), ids=FATAL)
-def test_a_request_that_ends_its_host_is_lost(host, work, exit_text):
-    host.learn(lambda rows, toy: 1)
-    call = host.tell(work, 1, 2)
-    host_failure = host.result(call)
-    assert (host_failure.timed_out, host_failure.exit_text) == (False, exit_text)
-    assert (host_failure.snapshot.call, host_failure.snapshot.activity) == (call.number, Activity.DECODING)
-    assert host.result(call) is host_failure
+def test_a_request_that_ends_its_host_is_lost(host):
+    for work, exit_text in ENDS:
+        assert host.ask(double, 1).rows == [2]
+        call = host.tell(work, 1, 2)
+        failure = host.result(call)
+        assert (failure.timed_out, failure.exit_text) == (False, exit_text)
+        assert (failure.snapshot.call, failure.snapshot.activity) == (call.number, Activity.DECODING)
+        assert host.result(call) is failure
     assert host.ask(double, 1).rows == [2]
 
 
@@ -102,37 +107,41 @@ def test_a_response_sent_before_the_host_died_counts(host, wait_until):
     """It lies in the socket of a host that has died."""
     call = host.tell(process)
     assert wait_until(lambda: host._connections[0]._poll.poll(0))
-    kill(both_of(host), wait_until)
-    (answer,) = host.result(call).rows
-    assert has_ended(answer)
-    assert host.ask(process).rows != [answer]
+    server = host._connections[0].process
+    os.kill(server, signal.SIGKILL)
+    assert wait_until(lambda: has_ended(server))
+    assert host.result(call).rows == [server]
+    assert host.ask(process).rows != [server]
 
 
-def both_of(host):
-    return host._connections[0].process
+@pytest.fixture
+def timed(new_host):
+    """A host that has begun, and has plenty of time until it has to hurry."""
+    host = new_host(timeout_secs=LONG)
+    host.ask(double)
+    return host
 
 
-def test_a_request_that_takes_too_long_is_lost(new_host):
-    host = new_host(timeout_secs=2)
+def hurry(host):
+    """Leaves the host little time; the next one will have plenty again."""
+    host._connections[0]._timeout_secs = 0.2
 
+
+def test_a_request_that_takes_too_long_is_lost(timed, wait_until):
     def work(rows, toy):
         toy.progress.mark(Activity.INFERENCE, 1, 2)
         signal.pause()
 
-    host.ask(double)
-    call = host.tell(work, 1, 2)
-    host_failure = host.result(call)
-    assert host_failure.timed_out
-    assert host_failure.exit_text == "was killed, having taken longer than 2 s"
-    snapshot = host_failure.snapshot
-    assert (snapshot.call, snapshot.activity, snapshot.position, snapshot.index) == (
-        call.number,
-        Activity.INFERENCE,
-        1,
-        2,
-    )
-    assert snapshot.seconds > 2
-    assert host.ask(double, 1).rows == [2]
+    call = timed.tell(work, 1, 2)
+    assert wait_until(lambda: call.connection.snapshot().activity is Activity.INFERENCE)
+    hurry(timed)
+    failure = timed.result(call)
+    assert (failure.timed_out, failure.exit_text) == (True, "was killed, having taken longer than 0.2 s")
+    snapshot = failure.snapshot
+    at = (snapshot.call, snapshot.activity, snapshot.position, snapshot.index)
+    assert at == (call.number, Activity.INFERENCE, 1, 2)
+    assert snapshot.seconds > 0.2
+    assert timed.ask(double, 1).rows == [2]
 
 
 def test_readiness_check_notices_an_overrun(new_host, wait_until):
@@ -154,14 +163,12 @@ def test_only_the_time_counts_that_a_host_is_idle_and_a_request_waits(host, tmp_
     host.result(call)
 
 
-@pytest.mark.large
-def test_a_host_that_is_stopped_while_idle_is_replaced_and_nothing_is_lost(new_host):
-    host = new_host(timeout_secs=2)
-    first, fork_server = both(host)
+def test_a_host_that_is_stopped_while_idle_is_replaced_and_nothing_is_lost(timed):
+    first, fork_server = both(timed)
     os.kill(first, signal.SIGSTOP)
-    second, same_fork_server = both(host)
-    assert second != first
-    assert same_fork_server == fork_server
+    hurry(timed)
+    second, same_fork_server = both(timed)
+    assert (second != first, same_fork_server) == (True, fork_server)
 
 
 def test_hosts_whose_imports_never_finish_are_given_up(new_host, new_module, monkeypatch):
@@ -178,17 +185,7 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
         host.ask(double)
 
 
-def test_a_host_that_closes_every_descriptor_and_hangs_is_lost(host):
-    def work(rows, toy):
-        os.closerange(0, 4096)
-        signal.pause()
-
-    host_failure = host.ask(work)
-    assert host_failure.exit_text == "closed the connection to its owner"
-    assert host.ask(double, 1).rows == [2]
-
-
-def test_a_child_that_keeps_the_connection_open_hides_no_death(host, tmp_path, wait_until):
+def test_a_child_that_keeps_the_connection_open_hides_no_death(host, tmp_path):
     def work(rows, toy):
         child = os.fork()
         if not child:
@@ -219,18 +216,18 @@ def test_a_request_is_lost_when_its_fork_server_is_killed(host, wait_until):
     assert host.result(calls[1]).rows == [2]
 
 
-def test_a_host_that_hangs_is_killed_even_if_its_fork_server_is_stopped(new_host, monkeypatch, wait_until):
-    host = new_host(timeout_secs=2)
-    process, fork_server = both(host)
+def test_a_host_that_hangs_is_killed_even_if_its_fork_server_is_stopped(timed, monkeypatch, wait_until):
+    process, fork_server = both(timed)
     os.kill(fork_server, signal.SIGSTOP)
+    hurry(timed)
     monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", 0.3)
-    assert host.ask(hang).timed_out
+    assert timed.ask(hang).timed_out
     assert wait_until(lambda: has_ended(process))
     monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", LONG)
-    assert host.ask(double, 1).rows == [2]
+    assert timed.ask(double, 1).rows == [2]
 
 
-def test_too_many_open_files_cost_no_request(host, no_more_files, descriptors):
+def test_too_many_open_files_cost_no_request(host, no_more_files):
     """However many are missing: starting, sending and receiving need some."""
     outcomes = set()
     for spare in range(40):
@@ -258,3 +255,49 @@ def test_a_client_that_stops_in_the_middle_of_a_message_does_not_hold_up_others(
     with pytest.raises(EOFError):
         mine.receive(LONG)
     mine.close()
+
+
+# Ctrl-C at any time leaves a host that can be used, or closed, and harms no other thread.
+
+
+def test_ctrl_c_in_the_main_threads_wait_leaves_other_threads_waiting(host, tmp_path, ctrl_c_in):
+    call, results = host.tell(wait_for(tmp_path / "gate")), []
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(3):
+            pool.submit(lambda: results.append(host.ask(double, 1).rows))
+        ctrl_c_in(HostConnection.wait_until)
+        with pytest.raises(KeyboardInterrupt):
+            host.result(call)
+        (tmp_path / "gate").touch()
+    assert results == [[2]] * 3
+
+
+def test_ctrl_c_in_a_start_ends_it(new_host, new_module, marked, ctrl_c_in):
+    host = new_host(imports=new_module("import signal; signal.pause()"))
+    ctrl_c_in(ForkServerProcess.ask)
+    with pytest.raises(KeyboardInterrupt):
+        host.ask(double)
+    assert marked() == []
+    assert not host._changing.locked()
+
+
+@pytest.mark.parametrize("when", ["_accept", "_send"])
+def test_an_interrupted_message_costs_the_host_and_fails_no_request(host, monkeypatch, when):
+    """As by Ctrl-C at the worst of times: who knows what the host has been told, or has said."""
+    first = host.ask(process).rows
+    calls = [host.tell(process) for _ in range(2)]
+    connection = host._connections[0]
+    original, broken = getattr(connection, when), []
+
+    def interrupted(*args, **options):
+        if not broken:
+            broken.append(args)
+            raise KeyboardInterrupt
+        return original(*args, **options)
+
+    monkeypatch.setattr(connection, when, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        host.result(calls[0]) if when == "_accept" else host.tell(process)
+    rows = [host.result(call).rows for call in calls]
+    assert rows[1] != first
+    assert host.ask(process).rows != first

@@ -30,7 +30,6 @@ def client(new_client):
 
 
 def started(client):
-    """The process of a new host."""
     handle = client.host()
     handle.channel.close()
     handle.progress.close()
@@ -87,25 +86,20 @@ def stopped(ask):
 
 
 @pytest.mark.parametrize("executable", ["/not/there", "/dev/null"])
-def test_a_python_that_does_not_start_is_an_error(client, monkeypatch, executable, descriptors):
-    before = descriptors()
+def test_a_python_that_does_not_start_is_an_error(client, monkeypatch, executable):
     monkeypatch.setattr(sys, "executable", executable)
     with pytest.raises(HostStartError, match=executable):
         started(client)
-    assert descriptors() == before
 
 
-@pytest.mark.parametrize("executable", ["/bin/false", "/bin/true"])
-def test_a_program_that_is_no_python_is_an_error(toy, monkeypatch, executable, descriptors):
-    before = descriptors()
-    monkeypatch.setattr(sys, "executable", executable)
+def test_a_program_that_is_no_python_is_an_error(toy, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     for toy in (toy(), bytes(10_000_000)):  # one is sent before it is noticed, the other is not
-        with pytest.raises(HostStartError, match="it ended itself with exit code"):
+        with pytest.raises(HostStartError, match="it ended itself with exit code 1"):
             started(ForkServerClient(toy, "toy"))
-    assert descriptors() == before
 
 
-def test_too_many_threads_are_an_error(client, monkeypatch, descriptors):
+def test_too_many_threads_are_an_error(client, monkeypatch):
     """As when the program ends: since Python 3.12 there are no new ones then."""
     begin = threading.Thread.start
 
@@ -115,10 +109,8 @@ def test_too_many_threads_are_an_error(client, monkeypatch, descriptors):
         begin(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    before = descriptors()
     with pytest.raises(HostStartError, match="can't start new thread"):
         started(client)
-    assert descriptors() == before
     monkeypatch.undo()
     started(client)
 

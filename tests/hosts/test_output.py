@@ -25,17 +25,11 @@ class Log(logging.Handler):
 
     def __init__(self):
         super().__init__()
-        self.records, self.changed, self.before = [], threading.Condition(), lambda record: None
+        self.records, self.before = [], lambda record: None
 
     def emit(self, record):
         self.before(record)
-        with self.changed:
-            self.records.append(record)
-            self.changed.notify_all()
-
-    def wait(self, message):
-        with self.changed:
-            assert self.changed.wait_for(lambda: message in self.messages, LONG), self.messages[-20:]
+        self.records.append(record)
 
     @property
     def messages(self):
@@ -61,7 +55,6 @@ def reader(log):
 
 
 def run_host(reader, code, expected=0, level=logging.DEBUG, call=DIVERT):
-    """Runs a host to its end, and waits until everything has been passed on."""
     call = call.format(printed=reader.printed, logged=reader.logged, level=level)
     code = f"import logging, os, sys\nfrom headrace.hosts.output import redirect_output\n{call}\n{code}"
     descriptors, environment = (reader.printed, reader.logged), os.environ | {"PYTHONUNBUFFERED": ""}
@@ -72,7 +65,6 @@ def run_host(reader, code, expected=0, level=logging.DEBUG, call=DIVERT):
 
 
 def run_owner(code):
-    """Runs an owner to its end; what it logs comes on its standard error."""
     imports = "import logging, os, subprocess, sys, threading; from headrace.hosts.output import OutputReader\n"
     code = f"{imports}logging.basicConfig(level=20, format='%(message)s'); reader = OutputReader('m')\n{code}"
     command = [sys.executable, "-W", "ignore", "-c", code]  # Python warns of forks with threads
@@ -84,25 +76,34 @@ def belongings():
     return descriptors() | set(threading.enumerate())
 
 
+def test_printed_lines_are_logged(reader, log):
+    code = """
+import ctypes, subprocess
+print("wörd", 1)
+print("wörd", 2, file=sys.stderr)
+os.write(1, "wörd 3\\n".encode())
+os.write(2, "wörd 4\\r\\n".encode())
+library = ctypes.CDLL(None)
+library.puts("wörd 5".encode())
+library.fflush(None)
+subprocess.run(["echo", "wörd 6"])
+os.system("echo wörd 7 >&2")"""
+    run_host(reader, code)
+    assert sorted(log.triples) == [("headrace.host", "INFO", f"m: wörd {number}") for number in range(1, 8)]
+
+
 @pytest.mark.parametrize(
     "code",
     [
-        "print('wörd', 'two')",
-        "print('wörd', 'two', file=sys.stderr)",
-        "print('wörd', 'two', file=sys.__stdout__); os._exit(0)",
-        "print('wörd two', end='')",
-        "print('wörd two'); os._exit(0)",
-        "os.write(1, 'wörd two\\n'.encode())",
-        "os.write(2, 'wörd two\\r\\n'.encode())",
-        "os.write(1, '\\r 10 %\\r 20 %\\rwörd two'.encode())",
-        "import ctypes; c = ctypes.CDLL(None); c.puts('wörd two'.encode()); c.fflush(None)",
-        "import subprocess; subprocess.run(['echo', 'wörd two'])",
-        "os.system('echo wörd two >&2')",
+        "print('the last', end='')",
+        "print('the last'); os._exit(0)",
+        "print('the last', file=sys.__stdout__); os._exit(0)",
+        "os.write(1, b'\\r 10 %\\r 20 %\\rthe last')",
     ],
 )
-def test_printed_lines_are_logged(reader, log, code):
+def test_last_line_is_logged_however_it_ends(reader, log, code):
     run_host(reader, code)
-    assert log.triples == [("headrace.host", "INFO", "m: wörd two")]
+    assert log.messages == ["m: the last"]
 
 
 def test_log_records_keep_their_logger_level_arguments_and_exception(reader, log):
@@ -121,12 +122,18 @@ except ZeroDivisionError:
     assert re.fullmatch(r"m: failed\nTraceback .*ZeroDivisionError: division by zero", messages[3], re.DOTALL)
 
 
-def test_a_long_record_loses_its_middle(reader, log):
-    run_host(reader, "logging.info('a' + '\\0' * 1_000_000 + 'z')")
-    (long,) = log.messages
-    assert (long[:5], long[-2:]) == ("m: a\0", "\0z")
-    assert "more characters" in long
-    assert len(long) < 66_000
+def test_a_long_record_loses_its_middle_and_a_line_that_never_ends_is_split(reader, log):
+    code = """
+logging.info("a" + "\\0" * 1_000_000 + "z")
+for _ in range(5):
+    os.write(1, b"x" * 1_000_000)"""
+    run_host(reader, code)
+    [record], pieces = ([one for one in log.messages if one.startswith("m: a\0") is long] for long in (True, False))
+    assert record.endswith("\0z")
+    assert "more characters" in record
+    assert len(record) < 66_000
+    sizes = [len(piece) - len("m: ") for piece in pieces]
+    assert (sum(sizes), max(sizes) < 600_000) == (5_000_000, True)
 
 
 def test_lines_of_threads_and_forks_stay_whole(reader, log):
@@ -177,12 +184,6 @@ def test_bytes_that_are_no_log_record_are_logged_as_text(reader, log):
     reader.close(LONG)
     assert {f"m: {text}" for text in [*texts, "a good one", "of any level"]} <= set(log.messages)
     assert any(message.endswith("\\xfe\\xff") for message in log.messages)
-
-
-def test_a_line_that_never_ends_is_split(reader, log):
-    run_host(reader, "for _ in range(5):\n  os.write(1, b'x' * 1_000_000)")
-    sizes = [len(message) - len("m: ") for message in log.messages]
-    assert (sum(sizes), max(sizes) < 600_000) == (5_000_000, True)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, SystemExit])

@@ -112,32 +112,6 @@ def test_large_bytes_are_not_copied_before_they_are_written(wrap, contents):
 # Answers
 
 
-@pytest.mark.parametrize(
-    "example",
-    [
-        lambda i: f"text {i}",
-        lambda i: {"text": f"text {i}"},
-        lambda i: {"a": numpy.full(3, i), "b": str(i)},
-        lambda i: [i, i],
-        lambda i: (f"a {i}", f"b {i}"),
-        lambda i: numpy.full(i, i),
-    ],
-    ids=["string", "dict", "dict of arrays", "list", "tuple", "ragged"],
-)
-@pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("positions", [None, [3, 0, 2], range(3)], ids=["all", "some", "range"])
-def test_examples_of_every_kind_return_as_the_same_object(example, keyed, positions):
-    rows = [(f"key {i}", example(i)) if keyed else example(i) for i in range(5)]
-    owner, host = request(rows)
-    places = range(5) if positions is None else positions
-    came = [host.rows[place] for place in places]
-    answer = [(row[0], PredictionResult(row[1], "yes")) if keyed else PredictionResult(row, "yes") for row in came]
-    message = encode(None, answer, known=host.columns, positions=positions)
-    arrived = decode(written(message), known=owner, own=True).rows
-    for place, row in zip(places, arrived, strict=True):
-        assert (row[0] is rows[place][0] and row[1].example is rows[place][1]) if keyed else row[0] is rows[place]
-
-
 def test_mutable_elements_return_as_they_are_now_except_as_examples():
     rows = [{"a": numpy.full(3, i)} for i in range(5)]
     owner, host = request(rows)
@@ -226,12 +200,6 @@ def test_a_named_tuple_with_a_mind_of_its_own_stays_whole():
     assert round_trip(rows)[1].note == "kept"
     assert list(round_trip([Counting(1), Counting(2)])[1]) == [2]
     assert round_trip([Reduced(1), Reduced(2)]) == [Pair(1, "reduced"), Pair(2, "reduced")]
-
-
-def test_deep_rows_are_taken_apart_only_so_far():
-    rows = [((((((i,),),),),),) for i in range(3)]
-    assert round_trip(rows) == rows
-    assert len(encode(None, rows).columns) == 5
 
 
 def test_columns_do_not_change_with_the_rows():

@@ -11,6 +11,8 @@ import traceback
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace.ipc.exceptions import HostTraceback, RemoteError, stand_ins, with_traceback_of
 from toys import through_pickle, with_attributes
@@ -112,3 +114,80 @@ def test_the_traceback_in_the_other_process_is_shown_as_the_cause():
     assert "".join(lines) in str(caught.value.__cause__)
     assert shown.index("invalid literal for int()") < shown.index("the direct cause") < shown.index("Frozen")
     assert str(pickle.loads(pickle.dumps(caught.value.__cause__))) == str(caught.value.__cause__)
+
+
+# Exceptions of any content.
+
+
+def fail(*args, **kwargs):
+    raise ZeroDivisionError
+
+
+def two_arguments(self, row, reason):
+    self.row = row
+    self.reason = reason
+
+
+def no_arguments(self):
+    self.row = 1
+
+
+def locked(self):
+    return type(self), (LOCK,)
+
+
+METHODS = {
+    "__init__": [two_arguments, no_arguments],
+    "__reduce__": [fail, lambda self: (ValueError, ()), lambda self: "nonsense", locked],
+    "__getstate__": [fail],
+    "__setstate__": [fail],
+    "__setattr__": [fail],
+    "__eq__": [fail],
+    "__bool__": [fail],
+    "__str__": [fail, lambda self: f"row {self.row}", lambda self: str(vars(self)), lambda self: str(self.args[0])],
+    "__repr__": [fail, lambda self: "<error>"],
+    "shared": [1, LOCK],
+}
+BASES = [Exception, ValueError, KeyError, OSError, ImportError, SystemExit, StopIteration, SyntaxError, BaseException]
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just(LOCK)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def errors(draw, inner=st.nothing()):
+    methods = draw(st.fixed_dictionaries({}, optional={name: st.sampled_from(some) for name, some in METHODS.items()}))
+    slots = {"__slots__": ("code",)} if draw(st.booleans()) else {}
+    base = draw(st.sampled_from(BASES))
+    cls = type("Odd", (type("Base", (base,), {}), *draw(st.sampled_from([(), (LookupError,)]))), {**methods, **slots})
+    error = cls.__new__(cls)
+    error.__dict__.update(draw(st.dictionaries(st.sampled_from(["row", "lock", "cause"]), VALUES | inner)))
+    vars(BaseException)["args"].__set__(error, tuple(draw(st.lists(VALUES | inner, max_size=3))))
+    if slots and draw(st.booleans()):
+        cls.code.__set__(error, draw(VALUES))
+    return error
+
+
+def text(render, error):
+    try:
+        return render(error)
+    except Exception:
+        return None
+
+
+@pytest.mark.large
+@settings(max_examples=100)
+@given(st.lists(errors() | errors(inner=errors()), min_size=1, max_size=3))
+def test_every_exception_arrives_with_its_message(sent):
+    for error, copy in zip(sent, through_pickle(sent, stand_ins(sent)), strict=True):
+        said = text(str, error)
+        if type(copy) is RemoteError:
+            assert str(copy).endswith(f": {said}")
+        else:
+            assert type(copy) is type(error)
+            assert said is None or text(str, copy) is not None
+        for name, value in vars(error).items():
+            if not isinstance(value, BaseException) and "_thread.lock" not in repr(value):
+                assert repr(vars(copy)[name]) == repr(value)

@@ -10,12 +10,15 @@ import resource
 import subprocess
 import sys
 import threading
+from functools import partial
 
 import numpy
 import pytest
 
-from headrace.ipc import weights_file
-from headrace.ipc.weights_file import NotMappableError, attach, export
+from headrace.ipc import mapped_files, weights_file
+from headrace.ipc.weights_file import MOST_FILES, NotMappableError, attach, export
+
+MB = 1 << 20
 
 ELSEWHERE = """
 import pickle, sys
@@ -27,65 +30,48 @@ print(eval(sys.argv[2]))
 
 
 @pytest.fixture
-def exported():
-    """Moves values, and closes their files when the test ends."""
-    opened = []
+def exported(close_later):
+    """Moves values, which are destroyed unless they stay in use; closes their files when the test ends."""
 
-    def move(value):
-        files, description = export(value, destroys=True)
-        opened.extend(files)
-        return files, description
+    def move(value, destroys=True):
+        files, layout = export(value, destroys=destroys)
+        for file in files:
+            close_later(os.fdopen(file, "rb", buffering=0))
+        return files, layout
 
-    yield move
-    close(opened)
-
-
-def close(files):
-    for file in files:
-        os.close(file)
+    return move
 
 
-@pytest.fixture
-def elsewhere():
-    """What a new process that attaches an arena says of the value."""
+@pytest.fixture(params=[True, False], ids=["destroyed", "in use"])
+def moved(exported, request):
+    return partial(exported, destroys=request.param)
 
-    def evaluate(expression, files, description):
-        command = [sys.executable, "-c", ELSEWHERE, ",".join(map(str, files)), expression]
-        given = pickle.dumps(description)
-        said = subprocess.run(command, input=given, capture_output=True, check=True, pass_fds=files).stdout
-        return said.decode().strip()
 
-    return evaluate
+def elsewhere(expression, files, layout):
+    command = [sys.executable, "-c", ELSEWHERE, ",".join(map(str, files)), expression]
+    options = {"input": pickle.dumps(layout), "capture_output": True, "pass_fds": files}
+    return subprocess.run(command, **options, check=True).stdout.decode().strip()
 
 
 def numbers(count=10_000):
     return numpy.arange(float(count))
 
 
-def test_writes_of_one_process_are_seen_by_no_other(exported, elsewhere):
-    files, description = exported([numbers()])
-    mine, also_mine = attach(files, description), attach(files, description)
+def test_writes_of_one_process_are_seen_by_no_other(exported):
+    files, layout = exported([numbers()])
+    mine, also_mine = attach(files, layout), attach(files, layout)
     mine[0][:] = -1
-    assert elsewhere("value[0].fill(7) or value[0].max()", files, description) == "7.0"
-    assert elsewhere("value[0].min(), value[0].max()", files, description) == str(
-        (numpy.float64(0), numpy.float64(9999))
-    )
-    assert also_mine[0].tolist() == numbers().tolist() == attach(files, description)[0].tolist()
+    assert elsewhere("value[0].fill(7) or value[0].max()", files, layout) == "7.0"
+    assert elsewhere("int(value[0].min()), int(value[0].max())", files, layout) == "(0, 9999)"
+    assert also_mine[0].tolist() == numbers().tolist() == attach(files, layout)[0].tolist()
     assert set(mine[0]) == {-1}
-
-
-def test_buffers_begin_at_pages_and_take_their_size(exported):
-    _, description = exported([numbers(1000), numbers(513), b"x" * 10_000, numbers(512), numbers(511)])
-    assert sorted(place.size for place in description.places) == [4096, 4104, 8000]
-    assert all(place.offset % mmap.PAGESIZE == 0 for place in description.places)
-    assert len(description.head) < 16_000
 
 
 def test_shared_memory_is_stored_once_and_stays_shared(exported):
     whole = numbers(100_000)
-    files, description = exported({"whole": whole, "part": whole[10_000:20_000], "again": [whole, whole]})
-    assert description.nbytes == whole.nbytes
-    value = attach(files, description)
+    files, layout = exported({"whole": whole, "part": whole[10_000:20_000], "again": [whole, whole]})
+    assert layout.nbytes == whole.nbytes
+    value = attach(files, layout)
     value["whole"][10_000] = 5
     assert value["part"][0] == 5
     assert value["again"][0] is value["again"][1] is value["whole"]
@@ -96,8 +82,8 @@ def test_neighbours_do_not_lose_their_edges(exported):
     memory = bytearray(b"\1" * (3 << 20))
     parts = [numpy.frombuffer(memory, "u1")[start : start + 150_001] for start in range(5, 3 << 20, 200_003)]
     between = [memory[start] for start in range(150_006, 3 << 20, 200_003)]
-    files, description = exported(parts)
-    assert all(set(part.tolist()) == {1} for part in attach(files, description))
+    files, layout = exported(parts)
+    assert all(set(part.tolist()) == {1} for part in attach(files, layout))
     assert [memory[start] for start in range(150_006, 3 << 20, 200_003)] == between == [1] * len(between)
 
 
@@ -159,18 +145,18 @@ def test_platforms_without_such_calls(exported, monkeypatch):
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, memory, offset: real(file, memory[:5000], offset))
     value = numbers()
-    files, description = exported(value)
-    assert attach(files, description).tolist() == numbers().tolist() == value.tolist()
+    files, layout = exported(value)
+    assert attach(files, layout).tolist() == numbers().tolist() == value.tolist()
 
 
 def test_a_mapped_file_is_not_changed(exported, tmp_path):
     path = tmp_path / "weights.npy"
     numpy.save(path, numbers(1_000_000))
     weights = numpy.load(path, mmap_mode="r")
-    files, description = exported({"part": weights[500_000:]})
-    value = attach(files, description)["part"]
+    files, layout = exported({"part": weights[500_000:]})
+    value = attach(files, layout)["part"]
     assert (type(value), value.tolist()) == (numpy.memmap, numbers(1_000_000)[500_000:].tolist())
-    assert description.nbytes == 4_000_000
+    assert layout.nbytes == 4_000_000
     assert weights.tolist() == numpy.load(path).tolist() == numbers(1_000_000).tolist()
 
 
@@ -210,13 +196,11 @@ def test_both_copies_together_take_little_more_than_the_value():
 
 
 @pytest.mark.parametrize("make", [numbers, lambda: [numbers(), numbers(5000)], lambda: bytes(numbers())])
-def test_a_value_that_stays_in_use_is_unchanged(make):
+def test_a_value_that_stays_in_use_is_unchanged(exported, make):
     value = make()
     before = copy.deepcopy(value)
     view = value[:10] if isinstance(value, numpy.ndarray) else None
-    files, description = export(value, destroys=False)
-    mapped = attach(files, description)
-    close(files)
+    mapped = attach(*exported(value, destroys=False))
     assert same(value, before)
     assert same(mapped, before)
     assert view is None or view.tolist() == value[:10].tolist()
@@ -226,3 +210,81 @@ def same(one, other):
     if isinstance(one, list):
         return all(map(same, one, other))
     return bytes(one) == bytes(other)
+
+
+# Weights that a framework has mapped from files on disk: others map them from there, too, where that is safe.
+
+
+@pytest.fixture
+def weights(tmp_path):
+    """Maps arrays of ones, of 2 MB each, from files of their own."""
+    if sys.platform != "linux":
+        pytest.skip("other systems do not tell what is mapped")
+
+    def make(count=1, size=2 * MB):
+        made = []
+        for number in range(count):
+            path = tmp_path / f"weights-{number}"
+            numpy.ones(size, "u1").tofile(path)
+            made.append(numpy.memmap(path, "u1", "c"))
+        return made
+
+    return make
+
+
+def test_weights_that_are_mapped_from_a_file_are_not_copied(moved, weights):
+    value = [*weights(2), numpy.full(MB, 7, "u1")]
+    value[0][:MB].sum()  # some pages are in memory, others are not
+    files, layout = moved(value)
+    assert layout.nbytes == MB
+    assert len(files) == 3
+    assert layout.mapped_bytes == 5 * MB
+    assert [int(part.sum()) for part in attach(files, layout)] == [2 * MB, 2 * MB, 7 * MB]
+
+
+def test_weights_that_were_changed_in_memory_are_copied(moved, weights):
+    changed, unchanged = weights(2)
+    changed[5] = 3
+    files, layout = moved([changed, unchanged])
+    assert layout.nbytes == 2 * MB
+    assert [int(part.sum()) for part in attach(files, layout)] == [2 * MB + 2, 2 * MB]
+
+
+def test_weights_whose_file_was_deleted_are_copied(moved, weights, tmp_path):
+    value = weights()
+    (tmp_path / "weights-0").unlink()
+    files, layout = moved(value)
+    assert layout.nbytes == 2 * MB
+    assert int(attach(files, layout)[0].sum()) == 2 * MB
+
+
+def test_weights_whose_file_was_replaced_are_those_of_the_file_that_was_mapped(moved, weights, tmp_path):
+    value = weights()
+    path = tmp_path / "weights-0"
+    path.rename(tmp_path / "older")
+    path.write_bytes(b"x" * 2 * MB)
+    files, layout = moved(value)
+    assert int(attach(files, layout)[0].sum()) == 2 * MB
+
+
+def test_weights_in_too_many_files_are_copied_but_for_the_largest(moved, weights):
+    value = weights(MOST_FILES + 1)
+    files, layout = moved(value)
+    assert len(files) == MOST_FILES
+    assert layout.nbytes == 2 * 2 * MB
+    assert [int(part.sum()) for part in attach(files, layout)] == [2 * MB] * (MOST_FILES + 1)
+
+
+def test_small_weights_are_copied(moved, weights):
+    _, layout = moved(weights(size=MB // 2))
+    assert layout.nbytes == MB // 2
+
+
+@pytest.mark.parametrize("missing", ["_PAGEMAP", "sys"])
+def test_weights_are_copied_where_the_system_does_not_tell(moved, weights, monkeypatch, tmp_path, missing):
+    if missing == "sys":
+        monkeypatch.setattr(mapped_files.sys, "byteorder", "big")
+    else:
+        monkeypatch.setattr(mapped_files, missing, tmp_path / "none")
+    _, layout = moved(weights())
+    assert layout.nbytes == 2 * MB

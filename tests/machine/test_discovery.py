@@ -49,23 +49,12 @@ pytestmark = pytest.mark.usefixtures("census")
 
 @pytest.fixture
 def start(directory, popen):
-    """Starts a process that runs code; its end is awaited, though not for ever."""
-    started = []
-
-    def start(code, *arguments):
-        command = [sys.executable, "-c", PREAMBLE + code, directory, *map(str, arguments)]
-        pipe = subprocess.PIPE
-        started.append(popen(command, stdin=pipe, stdout=pipe, text=True))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.communicate(timeout=60)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    return lambda code: popen([sys.executable, "-c", PREAMBLE + code, directory], **pipes)
 
 
 @pytest.fixture
 def take_endpoint(directory):
-    """Makes this process a manager."""
     endpoints = []
 
     def take(name="m"):
@@ -86,7 +75,6 @@ def no_launch(lock, listening):
 
 
 def ends(connection):
-    """Whether the other end has gone."""
     with connection:
         try:
             return connection.recv(1) == b""
@@ -158,25 +146,15 @@ def test_a_lock_file_that_was_cleaned_away_makes_no_second_manager(take_endpoint
     endpoint.accept().close()
 
 
-@pytest.fixture
-def just_before_locking(monkeypatch):
-    """Does something between the moments at which the lock file is opened and locked, the first time."""
+def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_trusted(directory, monkeypatch):
+    lock = fcntl.flock
 
-    def just_before_locking(action):
-        lock = fcntl.flock
+    def remove_and_lock(file, operation):
+        monkeypatch.setattr(fcntl, "flock", lock)
+        os.remove(os.path.join(directory, "m.lock"))
+        lock(file, operation)
 
-        def act_and_lock(file, operation):
-            monkeypatch.setattr(fcntl, "flock", lock)
-            action()
-            lock(file, operation)
-
-        monkeypatch.setattr(fcntl, "flock", act_and_lock)
-
-    return just_before_locking
-
-
-def test_a_lock_file_that_was_removed_before_it_was_locked_is_not_trusted(just_before_locking, directory):
-    just_before_locking(lambda: os.remove(os.path.join(directory, "m.lock")))
+    monkeypatch.setattr(fcntl, "flock", remove_and_lock)
     find_or_launch(directory, "m", lambda lock, listening: None).close()
     assert sorted(os.listdir(directory)) == ["m.lock", "m.sock"]
 
@@ -243,14 +221,10 @@ def test_waiting_for_a_stalled_launcher_times_out(directory):
 
 def test_waiting_with_too_many_others_times_out(take_endpoint, directory):
     take_endpoint()
-    with contextlib.ExitStack() as waiting:
-
-        def crowd():
-            for _ in range(1000):
-                waiting.enter_context(find(directory, "m", timeout_secs=0.05))
-
-        with pytest.raises(TimeoutError, match=r"m\.sock has let nobody in for 0\.05 s"):
-            crowd()
+    full = pytest.raises(TimeoutError, match=r"m\.sock has let nobody in for 0\.05 s")
+    with contextlib.ExitStack() as waiting, full:
+        for _ in range(1000):
+            waiting.enter_context(find(directory, "m", timeout_secs=0.05))
 
 
 # Where it is
@@ -319,26 +293,20 @@ def as_file(directory):
 
 
 def in_file(directory):
-    open(directory + "/file", "w").close()
-    return directory + "/file/run", "it cannot be made: Not a directory; set"
+    path, _ = as_file(directory)
+    return path + "/run", "it cannot be made: Not a directory; set"
 
 
-def as_long_path(directory):
-    return os.path.join(directory, "x" * 65), "its path is too long to hold the address of a socket"
+def of_another_user(directory):
+    user = NOBODY if IS_ROOT else 0
+    return somebody_else_s(directory), f"it belongs to user {user}, and this process to user {os.geteuid()}; set HEADR"
 
 
-@pytest.mark.parametrize("spoil", [as_public, as_link, as_file, in_file, as_long_path])
+@pytest.mark.parametrize("spoil", [as_public, as_link, as_file, in_file, of_another_user])
 def test_an_unusable_directory_is_refused_with_the_cure(directory, monkeypatch, spoil):
     path, reason = spoil(directory)
     monkeypatch.setenv(DIRECTORY_VARIABLE, path)
     with pytest.raises(ConfigurationError, match=f"through the runtime directory {path}: {reason}"):
-        runtime_directory()
-
-
-def test_a_directory_of_another_user_is_refused(directory, monkeypatch):
-    monkeypatch.setenv(DIRECTORY_VARIABLE, somebody_else_s(directory))
-    reason = f"it belongs to user {NOBODY if IS_ROOT else 0}, and this process to user {os.geteuid()}; set HEADRACE"
-    with pytest.raises(ConfigurationError, match=reason):
         runtime_directory()
 
 
@@ -349,5 +317,5 @@ def test_the_longest_path_has_room_for_an_endpoint(directory, monkeypatch):
     assert len(runtime_directory()) == longest
     find_or_launch(path, "n" * LONGEST_NAME, lambda lock, listening: None).close()
     monkeypatch.setenv(DIRECTORY_VARIABLE, path + "x")
-    with pytest.raises(ConfigurationError, match="too long"):
+    with pytest.raises(ConfigurationError, match="its path is too long to hold the address of a socket"):
         runtime_directory()

@@ -1,4 +1,4 @@
-"""A client's share in a model, when managers die, forks are made, and runtime directories are of no use."""
+"""A client's share in a model, when managers die, and when it is given back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import pytest
 
 from headrace.core.errors import HostStartError
 from headrace.machine.status import machine_status
-from toy_hosts import mapped
+from toy_hosts import a_list, mapped
 
-
-def a_list(toy):
-    toy.model = ["a", "model"]
+pytestmark = pytest.mark.usefixtures("census", "runtime")  # with real managers, which are processes
 
 
 def manager_process():
@@ -21,12 +19,7 @@ def manager_process():
     return manager.process.process
 
 
-@pytest.fixture(autouse=True)
-def _runtime(census, runtime):
-    """With real managers, which are processes."""
-
-
-def test_a_manager_that_dies_is_followed_by_another(lease_of, wait_until):
+def test_a_manager_that_dies_is_followed_by_another(lease_of):
     first = lease_of(a_list)
     assert mapped(first) == ["a", "model"]
     killed = manager_process()
@@ -49,17 +42,12 @@ def test_a_host_comes_from_the_next_manager_which_loads_again(lease_of):
         os.close(handle.pidfd)
 
 
-def test_a_closed_lease_gets_nothing(lease_of):
-    lease = lease_of(a_list)
-    mapped(lease)
-    lease.close()
-    with pytest.raises(HostStartError, match="no longer wants"):
-        lease.take()
-
-
-def test_a_forgotten_lease_is_released(lease_of, wait_until):
+def test_a_forgotten_lease_is_released_and_a_closed_one_gets_nothing(lease_of, wait_until):
     stays, forgotten = lease_of(a_list, "stays"), lease_of(a_list, "forgotten")
     mapped(stays)
     mapped(forgotten)
     forgotten.__del__()
     assert wait_until(lambda: [model.name for model in machine_status().managers[0].models] == ["stays"])
+    stays.close()
+    with pytest.raises(HostStartError, match="no longer wants"):
+        stays.take()

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from headrace.core.errors import HostStartError, ModelMemoryError
+from headrace.hosts.host import Exported
 from headrace.ipc.channel import Channel
-from headrace.ipc.codec import decode
-from headrace.ipc.weights_file import attach
+from headrace.ipc.codec import decode, encode
+from headrace.ipc.weights_file import attach, export
 from headrace.machine import manager as manager_module
 from headrace.machine import model_table
 from headrace.machine.discovery import find_or_launch
 from headrace.machine.lease import manager_name
 from headrace.machine.manager import Manager
 from headrace.machine.shared_model import SharedModel
+from toy_hosts import a_list, mapped
 
 GB = 10**9
 
 
-def a_list(toy):
-    toy.model = ["a", "model"]
-    return os.getpid()
-
-
 def take(lease):
-    """The model, mapped; and whether it was loaded for this client."""
     grant, files = lease.take()
     model = attach(files[1:], grant.layout) if files else None
     for file in files:
@@ -38,7 +35,6 @@ def take(lease):
 
 
 def loader_of(lease):
-    """The process that has loaded."""
     grant, files = lease.take()
     for file in files:
         os.close(file)
@@ -50,10 +46,6 @@ def noted(tmp_path):
     """A way to load that leaves word of each load, and then waits until it may go on."""
 
     def load(toy, folder=str(tmp_path)):
-        import os
-        import time
-        from pathlib import Path
-
         Path(folder, f"load-{os.getpid()}").touch()
         while not Path(folder, "go").exists():
             time.sleep(0.002)
@@ -158,8 +150,6 @@ def test_a_half_written_weights_file_goes_to_no_client(managers, lease_of, tmp_p
 
     class Slow:
         def __reduce__(self):
-            import time
-
             Path(folder, "exporting").write_text(str(os.getpid()))
             while not Path(folder, "go").exists():
                 time.sleep(0.002)
@@ -186,10 +176,6 @@ def memory(monkeypatch):
     """The machine's, as the manager sees it: it has 10 GB, and each model takes what its key says."""
     held = set()
 
-    class Memory:
-        limit = 10 * GB
-        free = 10 * GB
-
     def load(model, make_room, load_at_client, load=SharedModel.load):
         held.add(model)
         return load(model, make_room, load_at_client)
@@ -201,12 +187,11 @@ def memory(monkeypatch):
     def size(model):
         return int(model.load_request.key) * GB
 
-    monkeypatch.setattr(model_table, "memory_available", lambda: Memory.free - sum(map(size, held)))
-    monkeypatch.setattr(model_table, "memory_limit", lambda: Memory.limit)
+    monkeypatch.setattr(model_table, "memory_available", lambda: 10 * GB - sum(map(size, held)))
+    monkeypatch.setattr(model_table, "memory_limit", lambda: 10 * GB)
     monkeypatch.setattr(SharedModel, "load", load)
     monkeypatch.setattr(SharedModel, "close", close)
     monkeypatch.setattr(SharedModel, "nbytes", property(size))
-    return Memory
 
 
 def test_an_idle_model_makes_room(managers, clock, memory, lease_of, wait_until):
@@ -289,3 +274,79 @@ def test_a_manager_without_clients_exits(runtime, clock):
     find_or_launch(str(runtime), manager_name(), launch).close()
     running[0].join(60)
     assert not running[0].is_alive()
+
+
+# Models that a client loads for all.
+
+
+class LoadingHere:
+    """What a client does that loads the model itself; waits for ``go`` in between."""
+
+    def __init__(self, reason=""):
+        self.reason = reason
+        self.begun, self.go = threading.Event(), threading.Event()
+        self.times = 0
+        self.files = []
+
+    def __call__(self):
+        self.times += 1
+        self.begun.set()
+        assert self.go.wait(60)
+        answer = b"".join(encode(("done", None), []).content())
+        if self.reason:
+            return Exported(answer, reason=self.reason), []
+        self.files, layout = export(["made", "here"], destroys=False)
+        return Exported(answer, layout), self.files
+
+
+@pytest.fixture
+def loading_here():
+    """Makes what a client does that loads, and closes its files."""
+    made = []
+    yield lambda reason="": made.append(LoadingHere(reason)) or made[-1]
+    for one in made:
+        for file in one.files:
+            os.close(file)
+
+
+def test_a_client_that_offers_it_loads_for_all(managers, lease_of, loading_here, wait_until):
+    first, second = loading_here(), loading_here()
+    with ThreadPoolExecutor(2) as pool:
+        loads = pool.submit(mapped, lease_of(a_list), first)
+        assert first.begun.wait(60)
+        waits = pool.submit(mapped, lease_of(a_list), second)
+        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
+        first.go.set()
+        assert loads.result() == waits.result() == ["made", "here"]
+    assert (first.times, second.times) == (1, 0)
+    assert mapped(lease_of(a_list)) == ["made", "here"]
+    assert managers.models()["key"]["hosts"] == []
+
+
+def test_a_client_that_ends_while_it_loads_is_followed_by_the_next(managers, lease_of, loading_here, wait_until):
+    class EndsError(Exception):
+        pass
+
+    def ends():
+        assert wait_until(lambda: managers.models()["key"]["clients"] == 2)
+        raise EndsError
+
+    first, second = lease_of(a_list), lease_of(a_list)
+    begun, here = threading.Event(), loading_here()
+    here.go.set()
+    with ThreadPoolExecutor(2) as pool:
+        fails = pool.submit(first.take, lambda: (begun.set(), ends()))
+        assert begun.wait(60)
+        loads = pool.submit(mapped, second, here)
+        with pytest.raises(EndsError):
+            fails.result()
+        assert loads.result() == ["made", "here"]
+
+
+def test_a_model_that_a_client_cannot_export_lives_in_a_host(managers, lease_of, loading_here):
+    here = loading_here("it is of clay")
+    here.go.set()
+    grant, files = lease_of(a_list).take(here)
+    assert (grant.layout, grant.reason, files) == (None, "it is of clay", [])
+    assert len(managers.models()["key"]["hosts"]) == 1
+    assert here.times == 1

@@ -15,28 +15,32 @@ from headrace.core.config import Spent
 from headrace.machine import shared_file
 from headrace.machine.shared_file import Shortage, open_budget_file, shared_board
 
-MEMBER = """
+PREAMBLE = """
 import sys, time
-from headrace.machine.shared_file import shared_board
-board = shared_board(sys.argv[1])
+from headrace.core.config import Spent
+from headrace.machine import shared_file
+from headrace.machine.shared_file import _TURN, Shortage, open_budget_file, shared_board
+"""
+MEMBER = """
+board = shared_board("a")
 board.state.quota = 7.0
 board.show(time.monotonic(), in_flight=3, waiting=4)
 print("there", flush=True)
-sys.stdin.read()
 """
 
 
 @pytest.fixture
 def board(directory, close_later):
-    return lambda name="a": close_later(shared_board(name))
+    return close_later(shared_board("a"))
 
 
 @pytest.fixture
 def running(popen):
     """Starts another process, which leaves when its standard input is closed; ``said`` is its first line."""
 
-    def start(code, name="a"):
-        process = popen([sys.executable, "-c", code, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def start(code):
+        command = [sys.executable, "-c", f"{PREAMBLE}{code}\nsys.stdin.read()"]
+        process = popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         process.said = process.stdout.readline()
         assert process.said
         return process
@@ -46,7 +50,6 @@ def running(popen):
 
 @pytest.fixture
 def member(running):
-    """Starts another process that shares the board."""
     return lambda: running(MEMBER)
 
 
@@ -59,40 +62,20 @@ def others(board, later=0.01):
     return board.others
 
 
-def test_other_process_shares_the_board(board, member):
-    process = member()
-    mine = board()
+def test_board_is_shared_and_its_file_goes_with_the_last_process(member, directory):
+    process, mine = member(), shared_board("a")
     assert mine.state.quota == 7.0
     assert [one.in_flight for one in others(mine)] == [3]
-    process.communicate()
-    assert process.returncode == 0
-
-
-def test_file_stays_while_another_process_uses_it(member, directory):
-    process = member()
-    shared_board("a").close()
+    mine.close()
     assert len(files(directory)) == 1
-    process.communicate()
+    process.communicate()  # it ends without closing, as engines do: they close few of their sessions
+    assert process.returncode == 0
     assert not os.path.exists(directory)
-
-
-def test_process_that_ends_without_leaving_removes_the_file(member, directory):
-    """As engines do: they close few of their sessions."""
-    member().communicate()
-    assert not os.path.exists(directory)
-
-
-ENDING = """
-import atexit, sys
-atexit.register(lambda: (print("it looked whether others use the file", flush=True), sys.stdin.read()))
-from headrace.machine.shared_file import shared_board
-board = shared_board("a")
-"""
 
 
 def test_of_processes_that_end_at_once_the_last_one_removes_the_file(directory, running):
     mine = shared_board("a")
-    running(ENDING)
+    running("shared_board('a'); shared_file._remove_all(); print('it looked whether others use the file', flush=True)")
     mine.close()
     assert not os.path.exists(directory)
 
@@ -105,24 +88,22 @@ def test_file_of_a_killed_process_is_removed_by_the_next(member, directory):
 
 
 def test_only_one_process_has_the_turn(board, popen):
-    mine = board()
-    other = "import sys\nfrom headrace.machine.shared_file import shared_board\nwith shared_board('a').turn() as got:\n"
-    command = [sys.executable, "-c", f"{other}    sys.exit(got)"]
-    with mine.turn() as is_mine:
+    command = [sys.executable, "-c", f"{PREAMBLE}\nwith shared_board('a').turn() as got:\n    sys.exit(got)"]
+    with board.turn() as is_mine:
         assert is_mine
         assert popen(command).wait() == 0
     assert popen(command).wait() == 1
 
 
 def test_closed_board_is_of_use_to_its_process_alone(board):
-    mine, other = board(), shared_board("a")
+    other = shared_board("a")
     other.close()
     other.state.quota = 5.0
     other.show(1.0, in_flight=1, waiting=0)
     with other.turn() as is_mine:
         assert is_mine
     other.close()
-    assert mine.state.quota != 5.0
+    assert board.state.quota != 5.0
 
 
 def test_directory_that_cannot_be_used_leaves_each_process_its_own_limit(directory, caplog, monkeypatch):
@@ -134,29 +115,16 @@ def test_directory_that_cannot_be_used_leaves_each_process_its_own_limit(directo
 
 
 def test_forked_child_has_a_board_of_its_own(board):
-    mine = board()
     child = os.fork()
     if not child:
         theirs = shared_board("a")
-        os._exit(theirs.own.owner == mine.own.owner or len(others(theirs)) != 1)
+        os._exit(theirs.own.owner == board.own.owner or len(others(theirs)) != 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert len(others(mine)) == 1
-
-
-SPENDER = """
-import sys
-from headrace.core.config import Spent
-from headrace.machine.shared_file import open_budget_file
-file = open_budget_file(sys.argv[1])
-file.add(Spent(1, 10, 0.5))
-print(*file.total(), flush=True)
-sys.stdin.read()
-"""
+    assert len(others(board)) == 1
 
 
 @pytest.fixture
 def mine(directory):
-    """This process's file of the budget."""
     file = open_budget_file("a")
     yield file
     file.leave()
@@ -164,10 +132,8 @@ def mine(directory):
 
 @pytest.fixture
 def spender(running):
-    """Starts another process that spends of the budget."""
-
     def start():
-        process = running(SPENDER)
+        process = running("file = open_budget_file('a'); file.add(Spent(1, 10, 0.5)); print(*file.total(), flush=True)")
         process.total = Spent(*map(float, process.said.split()))
         return process
 
@@ -185,9 +151,6 @@ def test_all_processes_spend_together(mine, spender):
     assert other.total == mine.total() == Spent(3, 30, 1.5)
     other.communicate()
     assert mine.total() == Spent(3, 30, 1.5)
-
-
-def test_process_hears_that_the_budget_is_spent(mine, spender):
     assert not mine.is_spent
     mine.mark_spent()
     assert mine.is_spent
@@ -227,18 +190,9 @@ def test_forked_child_spends_of_the_same_budget(mine):
     assert mine.total() == Spent(3, 3, 3)
 
 
-STOPPED = """
-import sys
-from headrace.machine.shared_file import _TURN, open_budget_file
-file = open_budget_file(sys.argv[1])
-assert file.lock(_TURN)
-print("there", flush=True)
-sys.stdin.read()
-"""
-
-
 def test_process_that_is_stopped_while_it_adds_holds_up_nobody(mine, spender, running):
-    stopped = running(STOPPED)
+    stopped = running("print(open_budget_file('a').lock(_TURN), flush=True)")
+    assert stopped.said == "True\n"
     mine.add(Spent(1, 10, 0.5))
     assert mine.total() == Spent(1, 10, 0.5)
     kill(stopped)
@@ -247,15 +201,12 @@ def test_process_that_is_stopped_while_it_adds_holds_up_nobody(mine, spender, ru
 
 
 WAITS = """
-import sys
-from headrace.machine.shared_file import Shortage
 one = Shortage()
 one.ask()
 print("asked", flush=True)
 sys.stdin.readline()
 one.settle()
 print("settled", flush=True)
-sys.stdin.read()
 """
 
 
@@ -282,16 +233,14 @@ def test_nobody_listens_to_itself_nor_makes_the_directory(directory):
     assert one.asked() is None
     assert not os.path.exists(directory)
     one.ask()
-    assert one.asked() is None
-    assert Shortage().asked() is None
-    one.settle()
-    one.settle()
+    assert one.asked() is Shortage().asked() is None
+    for _ in range(2):
+        one.settle()
     assert not os.path.exists(directory)
 
 
 def test_one_that_was_killed_waits_no_longer(waiting, directory, monkeypatch):
-    waiting.kill()
-    waiting.wait()
+    kill(waiting)
     assert Shortage().asked() is not None
     monkeypatch.setattr(shared_file, "_FRESH_SECS", 0.0)
     assert Shortage().asked() is None

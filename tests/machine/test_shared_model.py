@@ -5,38 +5,24 @@ from __future__ import annotations
 import logging
 import os
 
-import cloudpickle
 import pytest
 
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.provider import ExitCause, HostFailure
+from headrace.hosts.provider import ExitCause
 from headrace.hosts.system import allowed_cores
-from toy_hosts import forbidden, wait_for
+from toy_hosts import Told, a_list, forbidden, wait_for
 
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def a_list(toy):
-    toy.model = ["a", "model"]
-
-
-class Client(ModelHosts):
-    """Tells hosts what to do."""
-
-    def __init__(self, lease, copies=1, timeout_secs=None):
+class Client(Told):
+    def __init__(self, lease, copies):
         lease.take()
         self.lease = lease
-        super().__init__(lease, "toy", timeout_secs, copies)
-
-    def tell(self, work, *rows):
-        return self.submit(cloudpickle.dumps(work), list(rows))
-
-    def learn(self, work):
-        answer = self.result(self.tell(lambda rows, toy: [work(toy)]))
-        return answer if isinstance(answer, HostFailure) else answer.rows[0]
+        ModelHosts.__init__(self, lease, "toy", None, copies)
 
     def where(self):
-        return self.learn(lambda toy: os.getpid())
+        return self.learn(lambda rows, toy: os.getpid())
 
 
 @pytest.fixture
@@ -48,17 +34,10 @@ def gate(tmp_path):
 def client_of(managers, lease_of, close_later):
     """Makes clients of one model in hosts; those with the same key have the same hosts."""
 
-    def make(load=a_list, copies=1, timeout_secs=None, **fields):
-        lease = lease_of(load, copies=copies, hosted=True, timeout_secs=timeout_secs, **fields)
-        return close_later(Client(lease, copies, timeout_secs))
+    def make(load=a_list, copies=1):
+        return close_later(Client(lease_of(load, copies=copies, hosted=True), copies))
 
     return make
-
-
-def test_clients_share_a_host_that_has_the_model(client_of):
-    one, two = client_of(), client_of()
-    assert one.where() == two.where()
-    assert two.learn(lambda toy: toy.model) == ["a", "model"]
 
 
 def test_busy_hosts_are_left_alone_while_there_are_others(client_of, managers, gate, wait_until):
@@ -97,10 +76,11 @@ def test_a_client_that_loses_its_connection_ends_no_host(client_of, monkeypatch,
     assert one.where() == two.where() == host
 
 
-def test_a_late_host_is_ended_for_all(client_of):
+def test_clients_share_a_host_and_when_it_is_late_it_is_ended_for_all(client_of):
     one, two = client_of(), client_of()
     host = one.where()
     assert two.where() == host
+    assert two.learn(lambda rows, toy: toy.model) == ["a", "model"]
     assert one.lease.reap(host, late=True) == (-9, ExitCause.LATE)
     assert two.lease.reap(host) == (-9, ExitCause.LATE)
     assert one.where() == two.where() != host
@@ -118,28 +98,22 @@ def test_a_request_that_waits_at_a_host_that_dies_is_not_lost(client_of, gate, w
     assert two.result(waits).rows == ["answered"]
 
 
-def test_output_of_hosts_reaches_a_client(client_of, caplog, wait_until):
-    def speak(toy):
+def test_output_of_hosts_reaches_one_client_and_when_it_has_left_another(client_of, caplog, wait_until, managers):
+    def speak(*_):
         print("printed")
         logging.getLogger("of.the.handler").warning("logged")
 
     caplog.set_level(logging.INFO)
-    client_of(lambda toy: (speak(toy), a_list(toy))).learn(speak)
-
-    def load_response():
-        return [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
-
-    assert wait_until(lambda: len(load_response()) >= 4)
+    one, two = client_of(lambda toy: (speak(), a_list(toy))), client_of()
+    one.learn(speak)
+    assert wait_until(lambda: len(caplog.records) >= 4)
     printed, logged = ("headrace.host", "INFO", "key: printed"), ("of.the.handler", "WARNING", "key: logged")
-    assert sorted(load_response()) == sorted([printed, logged] * 2)
-
-
-def test_output_of_hosts_reaches_another_client_when_the_first_has_left(client_of, caplog, wait_until, managers):
-    one, two = client_of(), client_of()
+    found = [(record.name, record.levelname, record.getMessage()) for record in caplog.records]
+    assert sorted(found) == sorted([printed, logged] * 2)
     one.close()
     assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
-    two.learn(lambda toy: logging.getLogger("later").warning("heard"))
-    assert wait_until(lambda: [record.getMessage() for record in caplog.records] == ["key: heard"])
+    two.learn(lambda rows, toy: logging.getLogger("later").warning("heard"))
+    assert wait_until(lambda: caplog.messages[4:] == ["key: heard"])
 
 
 def test_clients_that_come_and_go_leave_no_descriptors(managers, lease_of, descriptors, wait_until):
@@ -160,4 +134,4 @@ def test_copies_share_the_processors(client_of, monkeypatch):
     monkeypatch.setenv(POOLS[0], "7")
     client = client_of(copies=2)
     grant = str(max(1, allowed_cores() // 2))
-    assert client.learn(lambda toy: [os.environ[name] for name in POOLS]) == ["7", grant, grant]
+    assert client.learn(lambda rows, toy: [os.environ[name] for name in POOLS]) == ["7", grant, grant]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
-import pickle
 import signal
-import subprocess
-import sys
 import threading
 
 import numpy
 import pytest
-import sklearn.linear_model
 
 import headrace
-from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.hosts.system import processes
 from headrace.ipc.channel import Channel
 from headrace.machine import status as census_module
@@ -32,7 +28,7 @@ def unmappable():
 
 
 def mappable():
-    """Needs no imports to speak of."""
+    """Has 8 MB, and needs no imports to speak of."""
     return Acting(load=functools.partial(numpy.ones, 1_000_000), max_batch_size=1)
 
 
@@ -50,15 +46,6 @@ def shared(directory, wait_until):
     for predictions in running:
         predictions.close()
     assert wait_until(lambda: not any(machine_status().managers))
-
-
-@pytest.fixture
-def classifier(tmp_path):
-    """A handler of a linear model with 8 MB of weights."""
-    model = sklearn.linear_model.LogisticRegression()
-    model.classes_, model.coef_, model.intercept_ = numpy.arange(2), numpy.ones((1, 1_000_000)), numpy.zeros(1)
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
-    return SklearnModelHandlerNumpy(str(tmp_path / "model.pkl"), max_batch_size=1)
 
 
 @pytest.fixture
@@ -91,8 +78,8 @@ def manager_that(directory):
 
 
 @pytest.mark.large
-def test_status_shows_mapped_models_and_models_in_hosts(shared, classifier):
-    shared(classifier, numpy.ones(1_000_000))
+def test_status_shows_mapped_models_and_models_in_hosts(shared):
+    shared(mappable(), 1)
     shared(unmappable(), 1)
     state = machine_status()
     (manager,) = state.managers
@@ -100,12 +87,7 @@ def test_status_shows_mapped_models_and_models_in_hosts(shared, classifier):
     assert (manager.endpoint, manager.clients) == (manager_name(), 2)
     assert manager.process.process in set(processes())
     assert 0 < manager.process.private <= manager.process.pss
-    assert (mapped.name, mapped.state, mapped.mapped, mapped.reason) == (
-        "SklearnModelHandlerNumpy",
-        "ready",
-        True,
-        "",
-    )
+    assert (mapped.name, mapped.state, mapped.mapped, mapped.reason) == ("Acting", "ready", True, "")
     assert (mapped.clients, mapped.hosts, mapped.linger_secs) == (1, (), 0)
     assert 8_000_000 <= mapped.nbytes < 9_000_000
     assert (hosted.state, hosted.mapped, hosted.clients) == ("ready", False, 1)
@@ -116,10 +98,18 @@ def test_status_shows_mapped_models_and_models_in_hosts(shared, classifier):
     assert (state.silent, state.stale) == ((), ())
 
 
-def test_leftovers_of_a_killed_manager_are_found_and_removed(shared, directory, wait_until):
+def test_status_shows_a_stopped_manager_and_finds_and_removes_what_a_killed_one_has_left(
+    shared, directory, monkeypatch, wait_until
+):
     shared(mappable(), 1)
     (manager,) = machine_status().managers
+    os.kill(manager.process.process, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr(census_module, "_TIMEOUT_SECS", 0.3)
+        state = machine_status()
     os.kill(manager.process.process, signal.SIGKILL)
+    assert [(one.endpoint, "has not answered" in one.problem) for one in state.silent] == [(manager_name(), True)]
+    assert (state.managers, state.stale) == ((), ())
     assert wait_until(lambda: machine_status().stale == (manager_name(),))
     state = machine_status()
     assert (state.managers, state.silent) == ((), ())
@@ -127,19 +117,6 @@ def test_leftovers_of_a_killed_manager_are_found_and_removed(shared, directory, 
     clean(state)
     assert not os.path.exists(directory)
     assert machine_status().stale == ()
-
-
-def test_status_shows_a_stopped_manager(shared, monkeypatch):
-    shared(mappable(), 1)
-    (manager,) = machine_status().managers
-    os.kill(manager.process.process, signal.SIGSTOP)
-    monkeypatch.setattr(census_module, "_TIMEOUT_SECS", 0.3)
-    try:
-        state = machine_status()
-    finally:
-        os.kill(manager.process.process, signal.SIGCONT)
-    assert [(one.endpoint, "has not answered" in one.problem) for one in state.silent] == [(manager_name(), True)]
-    assert (state.managers, state.stale) == ((), ())
 
 
 def test_processes_of_another_namespace_are_not_measured(manager_that):
@@ -160,21 +137,15 @@ def test_processes_of_another_namespace_are_not_measured(manager_that):
     assert [(host.process, host.private) for host in model.hosts] == [(os.getpid(), None)]
 
 
-def of_another_kind(channel):
-    channel.send("welcome")
-    channel.receive()
-    channel.send({"models": ["what?"]})
-    channel.close()
+@pytest.mark.parametrize("answer", [{"models": ["what?"]}, None], ids=["of another kind", "none"])
+def test_status_shows_a_manager_of_another_version(manager_that, answer):
+    def work(channel):
+        channel.send("welcome")
+        channel.receive()
+        if answer is not None:
+            channel.send(answer)
+        channel.close()
 
-
-def that_does_not_know_the_question(channel):
-    channel.send("welcome")
-    channel.receive()
-    channel.close()
-
-
-@pytest.mark.parametrize("work", [of_another_kind, that_does_not_know_the_question])
-def test_status_shows_a_manager_of_another_version(manager_that, work):
     manager_that(work)
     state = machine_status()
     (silent,) = state.silent
@@ -184,20 +155,10 @@ def test_status_shows_a_manager_of_another_version(manager_that, work):
 
 
 def test_status_shows_a_manager_that_does_not_listen_yet_as_silent(directory, monkeypatch):
-    code = """
-import fcntl, os, sys
-file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.flock(file, fcntl.LOCK_EX)
-print("locked", flush=True)
-input()
-"""
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", code, directory + "/m.lock"]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        process.stdout.readline()
-        monkeypatch.setattr(census_module, "_TIMEOUT_SECS", 0.3)
+    monkeypatch.setattr(census_module, "_TIMEOUT_SECS", 0.3)
+    with open(f"{directory}/m.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         state = machine_status()
-        process.communicate("end\n")
     assert [one.endpoint for one in state.silent] == ["m"]
     assert state.stale == ()
     assert machine_status().stale == ("m",)

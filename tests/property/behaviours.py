@@ -51,7 +51,6 @@ def paired(batch):
 
 
 def described(batch):
-    """Predicts a description of each example, as the handler sees it."""
     return map(description, batch)
 
 
@@ -146,8 +145,6 @@ class BehaviourHandler(ModelHandler):
 
 
 class KeepBatchHandler(BehaviourHandler):
-    """Keeps each batch, and predicts it with the next one."""
-
     def __init__(self):
         super().__init__(echoed)
         self.before = ()
@@ -186,8 +183,6 @@ class EngineOfBehaviours(EngineModelHandler):
 
 
 class DescribingEngine(EngineModelHandler):
-    """Predicts a description of each example, as the handler sees it."""
-
     def load_model(self):
         return description
 

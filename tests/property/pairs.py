@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import behaviours
@@ -14,12 +14,13 @@ from behaviours import description as described
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from headrace import BatchingConfig, Failure, PredictionResult
+from headrace import Failure, PredictionResult
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped, ModelLoaded
 from headrace.core.result import Skipped
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.placement import HostedWorker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from toys import fixed
 
 SCALARS = npst.scalar_dtypes().map(lambda dtype: dtype.newbyteorder("="))  # numpy's own pickles lose some orders
 DTYPES = st.one_of(SCALARS, npst.unicode_string_dtypes(max_len=3), npst.nested_dtypes(SCALARS, max_itemsize=64))
@@ -66,23 +67,20 @@ class RecordedEvents:
     """Counts an observer's events, without times and without how elements were split among batches."""
 
     def __init__(self):
-        self.failed, self.examples, self.loads, self.failed_batches = Counter(), Counter(), Counter(), Counter()
-        self.skipped = Counter()
+        self.counts = Counter()
 
     def on_event(self, event):
-        if isinstance(event, BatchCompleted):
-            self.examples[event.model] += event.examples
-        elif isinstance(event, ElementFailed):
-            self.failed[event.stage, repr(event.error)] += 1
-        elif isinstance(event, ElementsSkipped):
-            self.skipped[event.model, event.stage] += event.elements
-        elif isinstance(event, BatchFailed):
-            self.failed_batches[event.model, repr(event.error)] += 1
-        elif isinstance(event, ModelLoaded):
-            self.loads[event.model] += 1
-
-    def all(self):
-        return self.failed, self.examples, self.loads, self.failed_batches, self.skipped
+        match event:
+            case BatchCompleted():
+                self.counts["examples", event.model] += event.examples
+            case ElementFailed():
+                self.counts["failed", event.stage, repr(event.error)] += 1
+            case ElementsSkipped():
+                self.counts["skipped", event.model, event.stage] += event.elements
+            case BatchFailed():
+                self.counts["failed batches", event.model, repr(event.error)] += 1
+            case ModelLoaded():
+                self.counts["loads", event.model] += 1
 
 
 class Pair:
@@ -96,16 +94,13 @@ class Pair:
     """
 
     def __init__(self, handler, elsewhere, size=3, **batching):
-        request = {"batching": BatchingConfig(min_batch_size=size, max_batch_size=size, **batching)}
+        request = {"batching": fixed(size, **batching)}
         here = catching(prepare(copy.deepcopy(handler), InferenceRequest(**request, placement="process")), Exception)
         there = catching(prepare(handler, InferenceRequest(**request, **elsewhere)), Exception)
         assert there.is_hosted_or_shared
         self._given = []
         with ExitStack() as stack:
-            self._workers = []
-            for spec in (here, there):
-                self._workers.append(open_worker(spec))
-                stack.callback(self._workers[-1].close)
+            self._workers = [stack.enter_context(closing(open_worker(spec))) for spec in (here, there)]
             self._stack = stack.pop_all()
         self.is_hosted = isinstance(self._workers[1], HostedWorker)
 
@@ -114,9 +109,9 @@ class Pair:
         here, there = map(run, self._workers, (copy.deepcopy(elements), copy.deepcopy(elements)), told)
         expected = list(map(describe, here))
         assert list(map(describe, there)) == expected
-        assert told[1].all() == told[0].all()
+        assert told[1].counts == told[0].counts
         skips = [one for outcomes in here for one in outcomes if isinstance(one, Skipped)]
-        assert len(skips) == sum(told[0].skipped.values())
+        assert len(skips) == sum(count for (what, *_), count in told[0].counts.items() if what == "skipped")
         self._given.append((there, expected))
 
     def close(self):

@@ -28,7 +28,6 @@ def decide(situation):
 
 
 def missing(need, loading, available, limit):
-    """Bytes that are missing."""
     return (need or 0) + sum(filter(None, loading)) + margin_of(need, limit) - min(available, limit)
 
 

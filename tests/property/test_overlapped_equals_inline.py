@@ -16,6 +16,7 @@ from headrace.core.result import Skipped
 from headrace.runtime.background import BackgroundThread
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
+from toys import fixed
 
 
 class Sometimes:
@@ -127,21 +128,15 @@ ways = st.lists(st.booleans(), min_size=1, max_size=5).map(lambda ways: [*ways, 
 sizes = st.integers(1, 9)
 classes = st.sampled_from([Exception, ValueError, ()])
 options = st.sampled_from(
-    [
-        {},
-        {"length_fn": abs, "lookahead": 12},
-        {"element_size_fn": abs},
-        {"element_size_fn": abs, "max_batch_weight": 40},
-    ]
+    [{}, {"length_fn": abs, "lookahead": 12}, *({"element_size_fn": abs, "max_batch_weight": w} for w in (None, 40))]
 )
 
 
-@settings(deadline=None)
 @given(elements, ways, sizes, classes, options)
 def test_outcomes_events_and_errors_are_the_same_and_in_order(elements, beside, size, caught, options):
     threads = set()
     handler = Adding().with_preprocess_fn(Refusing(7, threads)).with_postprocess_fn(Refusing(108, threads))
-    batching = BatchingConfig(min_batch_size=size, max_batch_size=size, **options)
+    batching = fixed(size, **options)
     here = run(handler, elements, batching, caught, None)
     there = run(handler, elements, batching, caught, beside)
     if here[1] is None:
@@ -153,22 +148,19 @@ def test_outcomes_events_and_errors_are_the_same_and_in_order(elements, beside, 
 
 
 @pytest.mark.large
-@settings(deadline=None)
 @given(elements, ways, sizes)
 def test_the_same_holds_for_models_by_key(elements, beside, size):
     pairs = [("ab"[n % 3 == 0], n) for n in elements]
-    batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
-    assert run(keyed(), pairs, batching, Exception, beside) == run(keyed(), pairs, batching, Exception, None)
+    assert run(keyed(), pairs, fixed(size), Exception, beside) == run(keyed(), pairs, fixed(size), Exception, None)
 
 
 @pytest.mark.large
-@settings(deadline=None, max_examples=30)  # each want of memory has the garbage collected
+@settings(max_examples=30)  # each want of memory has the garbage collected
 @given(st.lists(st.integers(0, 28), max_size=60), ways, st.integers(1, 20), st.integers(1, 12))
 def test_no_row_fails_for_want_of_memory_and_order_stays(elements, beside, size, room):
-    batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
     good, bad = [], []
     for way in (None, beside):
-        outcomes, raised, _, _ = run(Adding(room=room), elements, batching, Exception, way, bundles=1)
+        outcomes, raised, _, _ = run(Adding(room=room), elements, fixed(size), Exception, way, bundles=1)
         assert raised is None
         good.append([pair for one in outcomes if len(one) == 2 for pair in zip(*one, strict=True)])
         bad.append([one[:-1] for one in outcomes if len(one) == 6])
@@ -179,7 +171,7 @@ def test_no_row_fails_for_want_of_memory_and_order_stays(elements, beside, size,
 @pytest.mark.parametrize("caught", [Exception, ()])
 def test_columnar_batches_and_batches_as_elements(caught):
     elements = [[1, 2, 3], [4], [], [5, 6, 7, 8]]
-    handler = Adding().with_no_batching()
-    assert run(handler, elements, BatchingConfig(), caught, [True]) == run(
-        handler, elements, BatchingConfig(), caught, None
+    here, there = (
+        run(Adding().with_no_batching(), elements, BatchingConfig(), caught, beside) for beside in (None, [True])
     )
+    assert there == here

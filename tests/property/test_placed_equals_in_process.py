@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -34,19 +35,23 @@ def make_pair(request, own_runtime):
         yield make
 
 
+few = settings(max_examples=15)
+
+
 @pytest.fixture(scope="module")
 def by_behaviour(make_pair):
     return make_pair(behaviours.by_behaviour())
 
 
-few = settings(max_examples=15)
-
-
-@pytest.mark.parametrize("behaviour", behaviours.HANDLERS)
 @few
 @given(ELEMENTS)
-def test_behaviours_are_equal(by_behaviour, behaviour, elements):
-    by_behaviour.compare([(behaviour, element) for element in elements])
+def test_behaviours_are_equal(by_behaviour, elements):
+    by_behaviour.compare(for_each(behaviours.HANDLERS, elements))
+
+
+def for_each(names, elements):
+    """The elements anew for each behaviour, since some change them."""
+    return [(name, element) for name in names for element in copy.deepcopy(elements)]
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +96,21 @@ def batches(make_pair):
 @given(st.lists(VALUES, max_size=4))
 def test_batches_as_elements_are_equal(batches, elements):
     batches.compare(elements)
+
+
+@pytest.fixture(scope="module")
+def engines():
+    """One of behaviours, and one with functions before and after, each in a host."""
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(closing(Pair(engine, {"isolate": True})))
+            for engine in (behaviours.EngineOfBehaviours(), behaviours.processed_engine())
+        ]
+
+
+@few
+@given(ELEMENTS)
+def test_engines_are_equal(engines, elements):
+    by_behaviour, processed = engines
+    by_behaviour.compare(for_each(behaviours.OF_ENGINES, elements))
+    processed.compare(elements)

@@ -11,19 +11,11 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import (
-    SKIP,
-    BatchingConfig,
-    Failure,
-    KeyedModelHandler,
-    KeyModelMapping,
-    ModelHandler,
-    Stage,
-    predict,
-)
+from headrace import SKIP, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, Stage, predict
 from headrace.beam import RunInference
 from headrace.metrics.totals import Totals
 from headrace.runtime.observers import subscribed
+from toys import fixed
 
 COLLECTED: list = []
 
@@ -93,11 +85,10 @@ def collect(value, label):
 @settings(max_examples=12)
 @given(st.sampled_from(sorted(HANDLERS)), st.lists(st.integers(0, 40), max_size=15), st.integers(1, 6))
 def test_predict_equals_the_pipeline(name, elements, size):
-    batching = BatchingConfig(min_batch_size=size, max_batch_size=size)
     totals = Totals()
     with subscribed(totals):
-        local = list(predict(HANDLERS[name], elements, on_failure="yield", batching=batching))
-    assert (Counter(map(as_pair, local)), totals.skipped) == through_beam(HANDLERS[name], elements, batching)
+        local = list(predict(HANDLERS[name], elements, on_failure="yield", batching=fixed(size)))
+    assert (Counter(map(as_pair, local)), totals.skipped) == through_beam(HANDLERS[name], elements, fixed(size))
     if name != "batches":
         assert len(local) + totals.skipped == len(elements)
 
@@ -111,11 +102,8 @@ def test_predict_equals_the_pipeline(name, elements, size):
 )
 def test_batched_equals_one_by_one(name, elements, size, ordered):
     def run(batch_size):
-        batching = BatchingConfig(min_batch_size=batch_size, max_batch_size=batch_size)
-        return [
-            as_pair(result)
-            for result in predict(HANDLERS[name], elements, on_failure="yield", batching=batching, ordered=ordered)
-        ]
+        options = {"on_failure": "yield", "batching": fixed(batch_size), "ordered": ordered}
+        return list(map(as_pair, predict(HANDLERS[name], elements, **options)))
 
     # The breaker gives batches up when everything fails; a good element for each model keeps it shut.
     elements = [element for given in elements for element in (given, 0, 1)]
