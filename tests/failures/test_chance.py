@@ -52,6 +52,13 @@ def test_quota_is_used_whatever_is_refused_by_chance(quota, each, seconds, share
     assert min(rates) >= least * each
 
 
+@pytest.mark.parametrize("seed", [22, 25, 38])
+def test_end_of_a_burst_is_not_taken_for_the_quota(seed):
+    """At first requests come in bursts, whose ends are refused."""
+    found = SimulatedEndpoint(small_bucket(steps((0, 400))), at_random=0.05, seed=seed).run(20)
+    assert found.rate(0, 20) >= 0.9 * 400
+
+
 @pytest.mark.parametrize("share", [0.02, 0.05])
 def test_endpoint_that_refuses_by_chance_alone_is_used(share):
     found = SimulatedEndpoint(at_random=share, most=100).run(30)
