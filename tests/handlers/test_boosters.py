@@ -112,3 +112,17 @@ def test_a_model_of_lightgbm_that_was_fitted_on_an_array_needs_a_handler(tmp_pat
     path = tmp_path / "model.pkl"
     path.write_bytes(pickle.dumps(of_lightgbm(FRAME[["km"]].to_numpy())))
     assert main(["run", str(tmp_path), "--model", str(path), "--output", "-"]) == 2
+
+
+def test_the_command_line_finds_columns_whose_names_have_spaces(tmp_path, capsys):
+    """LightGBM writes an underscore for each."""
+    frame = FRAME.rename(columns={"km": "km driven"})
+    model = of_lightgbm(FITTED.rename(columns={"km": "km driven"}))
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    frame.to_csv(tmp_path / "cars.csv", index=False)
+    options = ["--model", str(tmp_path / "model.pkl"), "--output", str(tmp_path / "out.csv")]
+    assert main(["run", str(tmp_path / "cars.csv"), *options]) == 0
+    expected = model.predict(FITTED).astype(int)
+    assert numpy.array_equal(pandas.read_csv(tmp_path / "out.csv")["prediction"].astype(int), expected)
+    assert main(["run", str(tmp_path / "cars.csv"), *options, "--columns", "colour", "--dry-run"]) == 2
+    assert "wants 'km_driven', too" in capsys.readouterr().err

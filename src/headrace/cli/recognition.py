@@ -41,8 +41,9 @@ class Recognised:
         """The columns of the input that the model wants; None: all. ConfigurationError: it is not clear which."""
         known, columns = self.model, head.columns
         if known.columns is not None:
-            self._refuse_lack(known.columns, (*columns, *head.content))
-            return known.columns
+            wanted = known.columns_of(columns)
+            self._refuse_lack(wanted, (*columns, *head.content))
+            return wanted
         texts = [name for name in columns if head.types.get(name) == "str"]
         if known.takes == "rows" or len(columns) < 2:
             return None
@@ -62,7 +63,7 @@ class Recognised:
 
     def refuse_few(self, chosen: Sequence[str]) -> None:
         """Raises ConfigurationError if columns that were chosen lack one that the model wants."""
-        missing = [name for name in self.model.columns or () if name not in chosen]
+        missing = [name for name in self.model.columns_of(chosen) if name not in chosen]
         if missing:
             more = f" (and {len(missing) - 1:,} more)" if len(missing) > 1 else ""
             raise ConfigurationError(

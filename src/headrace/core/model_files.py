@@ -14,7 +14,7 @@ import mmap
 import os
 import re
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from types import MappingProxyType
@@ -45,11 +45,18 @@ class KnownModel(NamedTuple):
     """The handler's parameter for the path; None: the one that ``--model`` sets."""
     columns: tuple[str, ...] | None = None
     """The columns that the model wants, in its order; None: it knows no names."""
+    has_underscores: bool = False
+    """Whether the names have an underscore for each space, as LightGBM writes them; the model takes any names."""
     takes: Literal["numbers", "text", "rows"] = "numbers"
     """What the model takes of a row, if it knows no names: its numbers, one text, or whatever the handler makes of it.
     """
     width: int | None = None
     """How many numbers; None: that is unknown, too."""
+
+    def columns_of(self, given: Sequence[str]) -> tuple[str, ...]:
+        """The columns that the model wants, as they are called among those that are given; of others its own names."""
+        named = {name.replace(" ", "_"): name for name in given} if self.has_underscores else {}
+        return tuple(named.get(name, name) for name in self.columns or ())
 
 
 Recogniser = Callable[["ModelFile"], "KnownModel | None"]

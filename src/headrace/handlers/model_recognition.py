@@ -201,9 +201,9 @@ def _judged(estimator: Inert, arguments: Mapping[str, Any]) -> KnownModel:
     package, name = estimator.kind.partition(".")[0], estimator.kind.rpartition(".")[2]
     what = f"a {name} of {'scikit-learn' if package == 'sklearn' else package}"
     first = _first(estimator)
-    names, count = _texts(first.attribute(_FEATURES)) or _lightgbm_names(first), first.attribute(_COUNT)
-    if names:
-        return KnownModel("sklearn-pandas", what, arguments, columns=_used(first, names))
+    own, count = _texts(first.attribute(_FEATURES)), first.attribute(_COUNT)
+    if names := own or _lightgbm_names(first):
+        return KnownModel("sklearn-pandas", what, arguments, columns=_used(first, names), has_underscores=not own)
     if first.kind.startswith(_VECTORIZERS):
         return KnownModel("sklearn-numpy", what, {**arguments, "takes_texts": True}, takes="text")
     if isinstance(count, int) and estimator.kind.startswith(_OWN):
