@@ -74,33 +74,6 @@ class Engine(EngineModelHandler):
         return await self.act(example, model, **(inference_args or {}))
 
 
-class Together:
-    """Answers nobody before so many requests are in flight."""
-
-    def __init__(self, many):
-        self.many = many
-        self.in_flight = 0
-        self.full = asyncio.Event()
-
-    async def double(self, example):
-        self.in_flight += 1
-        if self.in_flight == self.many:
-            self.full.set()
-        await self.full.wait()
-        return 2 * example
-
-
-def loads_once(folder):
-    """Loads an engine the first time only."""
-
-    def load():
-        if (folder / "loaded").exists():
-            raise LookupError("gone")
-        (folder / "loaded").touch()
-
-    return load
-
-
 def outcomes_of(act, elements, load=os.getpid, **options):
     """What becomes of elements in a host, in order."""
     return list(predict(Engine(act, load), elements, isolate=True, on_failure="yield", **options))

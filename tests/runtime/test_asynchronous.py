@@ -5,16 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
-import os
-import signal
 import threading
-import warnings
 
 import pytest
 
 from headrace import (
     SKIP,
-    BatchingConfig,
     ConfigurationError,
     ElementFailure,
     ElementRetry,
@@ -26,8 +22,6 @@ from headrace import (
     predict,
 )
 from headrace.core.events import BatchRetried, RequestsThrottled
-from headrace.runtime.open_worker import open_worker
-from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.runtime.request_executor import InFlightDedup
 from http_endpoint import (
     Answer,
@@ -40,7 +34,8 @@ from http_endpoint import (
     once,
     serving,
 )
-from toys import Acting, each, fixed, run
+from toy_engine import ToyEngineHandler
+from toys import Acting, each, fixed
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("requests_end")
@@ -125,14 +120,12 @@ def test_elements_that_are_batches_need_no_length():
     assert limiter.hits == [1]
 
 
-def test_models_by_key_may_be_local_and_remote():
+def test_models_by_key_may_be_local_and_remote_and_engines():
     with serving() as server:
-        handler = KeyedModelHandler(
-            [KeyModelMapping(["near"], Acting(each(str))), KeyModelMapping(["far"], Remote(server.url))],
-            max_models_per_worker_hint=1,
-        )
-        elements = [(key, n) for n in range(20) for key in ("near", "far")]
-        found = list(predict(handler, elements, batching=fixed(1)))
+        models = {"near": Acting(each(str)), "far": Remote(server.url), "engine": ToyEngineHandler()}
+        handler = KeyedModelHandler([KeyModelMapping([key], one) for key, one in models.items()], 1)
+        elements = [(key, n) for n in range(20) for key in models]
+        found = list(predict(handler, elements, batching=fixed(2)))
     assert found == [(key, str(n) if key == "near" else 2 * n) for key, n in elements]
 
 
@@ -161,56 +154,19 @@ def test_rate_limiter_that_refuses_all_tries_fails_the_element():
         list(predict(handler, [1]))
 
 
-def test_closing_early_cancels_what_is_in_flight():
-    class Hanging(Asynchronous):
-        async def run_inference(self, batch, model, inference_args=None):
-            await asyncio.sleep(1000 if batch[0] > 20 else 0)
-            return batch
-
-    predictions = predict(Hanging(), range(1000), batching=fixed(1), ordered=False)
-    assert next(predictions) == 0
-    predictions.close()
-
-
 def test_uncaught_error_cancels_the_other_requests():
     refusal = once(Answer(), Answer(400))
     with serving(refusal) as server, pytest.raises(StatusError, match="400"):
         list(predict(Remote(server.url), range(10)))
 
 
-def test_ctrl_c_ends_the_wait(interruptible):
-    class Hanging(Asynchronous):
-        async def run_inference(self, batch, model, inference_args=None):
-            os.kill(os.getpid(), signal.SIGINT)
-            await asyncio.sleep(1000)
-
-    with pytest.raises(KeyboardInterrupt):
-        list(predict(Hanging(), [1]))
-
-
-def test_forked_child_sends_requests_of_its_own():
-    with serving() as server:
-        worker = open_worker(prepare(AsyncRemote(server.url), InferenceRequest()))
-        assert run(worker, [1]) == [2]
-        worker.session.endpoints.of(None)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # a fork of a process with threads
-            child = os.fork()
-        if not child:
-            ours = open_worker(prepare(Remote(server.url), InferenceRequest()))
-            os._exit(0 if run(ours, [4]) == [8] else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        worker.close()
-
-
 def test_isolation_is_not_for_requests():
     with pytest.warns(UserWarning, match="isolate has no effect"), serving() as server:
         assert list(predict(Remote(server.url), [1], isolate=True)) == [2]
-    mixed = KeyedModelHandler([KeyModelMapping(["a"], Acting()), KeyModelMapping(["b"], Asynchronous())])
-    with pytest.raises(ConfigurationError, match="'b' send requests from this one"):
-        predict(mixed, [], timeout=3)
-    with pytest.raises(ConfigurationError, match="timeout must be a positive number"):
-        predict(Asynchronous(), [], timeout=-1)
+    for other in (Asynchronous(), ToyEngineHandler()):
+        mixed = KeyedModelHandler([KeyModelMapping(["a"], Acting()), KeyModelMapping(["b"], other)])
+        with pytest.raises(ConfigurationError, match="'b' send requests from this one"):
+            predict(mixed, [], timeout=3)
 
 
 def test_bundle_holds_few_elements_that_wait():
@@ -227,7 +183,7 @@ def test_bundle_holds_few_elements_that_wait():
             read.append(n)
             yield n
 
-    predictions = predict(Held(), source(), batching=BatchingConfig(max_batch_size=1))
+    predictions = predict(Held(), source(), batching=fixed(1))
     asking = threading.Thread(target=lambda: next(predictions))
     asking.start()
     assert wait_until(lambda: len(read) >= 10)
@@ -267,11 +223,9 @@ class OneTaskAfterTheOther(RemoteModelHandler):
 def test_task_goes_on_with_the_next_request_in_a_context_of_its_own():
     handler = OneTaskAfterTheOther()
     handler.max_concurrent = 2
-    batching = BatchingConfig(min_batch_size=1, max_batch_size=1)
-    (*_, (before, tasks)) = found = list(predict(handler, range(100), batching=batching))
+    found = list(predict(handler, range(100), batching=fixed(1)))
     assert {before for before, _ in found} == {"nothing"}
-    assert before == "nothing"
-    assert len(tasks) < 50
+    assert len(found[-1][1]) < 50
 
 
 def test_elements_whose_equal_has_failed_are_asked_for_side_by_side(tmp_path, monkeypatch):
@@ -287,13 +241,7 @@ def test_elements_whose_equal_has_failed_are_asked_for_side_by_side(tmp_path, mo
 
     monkeypatch.setattr(InFlightDedup, "defer", deferred)
 
-    class Refused(Exception):
-        status_code = 422
-
-    class Failing(RemoteModelHandler):
-        def create_client(self):
-            return None
-
+    class Failing(Remote):
         def request(self, batch, model, inference_args=None):
             if batch[0] > 1:
                 return batch
@@ -302,15 +250,12 @@ def test_elements_whose_equal_has_failed_are_asked_for_side_by_side(tmp_path, mo
                 pair.wait(60)
             else:
                 assert all_wait.wait(60)
-            raise Refused
-
-        def batch_elements_kwargs(self):
-            return {"max_batch_size": 1}
+            raise StatusError(422, {})
 
         def cache_key(self):
             return "failing"
 
-    found = list(predict(Failing(), [*range(2, 302), *[1] * 5], on_failure="yield", cache=str(tmp_path / "cache")))
+    found = list(predict(Failing(""), [*range(2, 302), *[1] * 5], on_failure="yield", cache=str(tmp_path / "cache")))
     assert found[:300] == [*range(2, 302)]
-    assert [type(one.error) for one in found[300:]] == [Refused] * 5
+    assert [type(one.error) for one in found[300:]] == [StatusError] * 5
     assert len(sent) == 5

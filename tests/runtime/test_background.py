@@ -20,7 +20,7 @@ from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
-from toys import Always
+from toys import Always, run
 
 PLACE = contextvars.ContextVar("place", default="nowhere")
 
@@ -122,10 +122,7 @@ def test_background_thread_runs_all_batches_and_the_bundles_thread_reports_them(
     told = Told()
     PLACE.set("here")
     for _ in range(3):
-        bundle = worker.bundle(told)
-        for n in (1, -1, 2, 3):
-            bundle.add(n, n)
-        list(bundle.finish())
+        run(worker, [1, -1, 2, 3], told)
     assert len(handler.threads) == 1
     assert handler.threads.isdisjoint({threading.current_thread()})
     assert set(handler.places) == {"here"}
@@ -146,9 +143,7 @@ def test_background_thread_ends_with_the_worker(handler):
     assert set(threading.enumerate()) <= before
 
 
-def test_next_bundle_drops_the_batches_of_a_failed_one(handler, when_in):
-    worker = Worker(prepare(handler, InferenceRequest(batching=BatchingConfig(1, 1))))
-    worker._background.policy = Always()
+def test_next_bundle_drops_the_batches_of_a_failed_one(worker, background, handler, when_in):
     failed = worker.bundle(Told())
     failed.add(1, 1)
     failed.add(2, 2)
@@ -157,7 +152,6 @@ def test_next_bundle_drops_the_batches_of_a_failed_one(handler, when_in):
     bundle = worker.bundle(Told())
     assert values([*bundle.add(3, 3), *bundle.finish()]) == [3]
     assert handler.batches == [[1], [3]]
-    worker.close()
 
 
 def test_times_of_background_batches_are_not_learnt_from(worker, background, handler):
@@ -177,9 +171,7 @@ def test_times_of_background_batches_are_not_learnt_from(worker, background, han
     handler.allow(100)
     for policy in (Never(), Always()):
         background.policy = policy
-        bundle = worker.bundle(Told())
-        bundle.add(1, 1)
-        list(bundle.finish())
+        run(worker, [1])
     assert seen == [True, False]
 
 
@@ -201,12 +193,10 @@ class Timed(ModelHandler):
         return batch
 
 
-def run_all(handler, clock, elements, policy=None):
+def run_all(handler, clock, elements, policy):
     worker = Worker(prepare(handler, InferenceRequest(clock=clock)))
-    worker._background.policy = policy or AdaptiveOverlap()
-    bundle = worker.bundle(Told())
-    found = [one for place, element in enumerate(elements) for one in values(bundle.add(element, place))]
-    found += values(bundle.finish())
+    worker._background.policy = policy
+    found = run(worker, elements, Told())
     worker.close()
     return found
 
@@ -231,19 +221,19 @@ def test_loads_are_no_time_that_the_background_would_save(seed):
     clock, chance = FakeClock(), random.Random(seed)
     handlers = [Timed(clock, 0.05, 0.001) for _ in range(5)]
     keyed = KeyedModelHandler([KeyModelMapping([n], one) for n, one in enumerate(handlers)], 2)
-    run_all(keyed, clock, [(min(4, int(chance.expovariate(1))), n) for n in range(2000)])
+    run_all(keyed, clock, [(min(4, int(chance.expovariate(1))), n) for n in range(2000)], AdaptiveOverlap())
     assert set().union(*(one.threads for one in handlers)) == {threading.current_thread()}
 
 
-def simulate(batches, *, call=0.1, idle=0.1, gain=1.0, size=lambda n: 32):
+def simulate(batches, *, call=0.1, idle=0.1, gain=1.0):
     """Whether each batch ran in the background, where overlap saves ``gain`` times the shorter part of its time."""
     policy, beside = AdaptiveOverlap(), []
-    for n in range(batches):
+    for _ in range(batches):
         beside.append(policy.next_in_background())
         if beside[-1]:
-            policy.record_background(size(n), call + idle - gain * min(call, idle))
+            policy.record_background(32, call + idle - gain * min(call, idle))
         else:
-            policy.record_inline(size(n), call, call + idle)
+            policy.record_inline(32, call, call + idle)
     return beside
 
 
@@ -254,15 +244,10 @@ def test_overlap_is_used_for_nearly_all_batches_if_it_halves_the_time():
     assert not all(beside[500:])
 
 
-@pytest.mark.parametrize(
-    "times", [{"call": 0.0019}, {"idle": 0.0004}, {"call": 1, "idle": 0.05}, {"call": 0.0}, {"idle": 0.0}]
-)
-def test_overlap_is_not_used_without_a_gain(times):
-    assert not any(simulate(1000, **times))
-
-
-def test_overlap_without_a_gain_is_tried_ever_more_rarely():
-    beside = simulate(10_000, gain=0.05)
+def test_overlap_is_not_used_without_a_gain():
+    for times in ({"call": 0.0019}, {"idle": 0.0004}, {"call": 1, "idle": 0.05}, {"call": 0.0}, {"idle": 0.0}):
+        assert not any(simulate(1000, **times)), times
+    beside = simulate(10_000, gain=0.05)  # which shows only when it is tried
     assert 0 < sum(beside) < 150
     assert sum(beside[5000:]) <= 48
 

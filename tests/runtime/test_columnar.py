@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
+from functools import partial
 
 import numpy
 import pytest
@@ -25,7 +25,7 @@ from headrace.core.errors import HostDiedError
 from headrace.metrics.totals import Totals
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
-from toys import Acting
+from toys import Acting, fixed
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -51,13 +51,7 @@ class Doubling(ModelHandler):
         return self.answer(columns)
 
 
-def fixed(size):
-    return BatchingConfig(min_batch_size=size, max_batch_size=size, columnar=True)
-
-
-def elements_of(rows, cuts):
-    """The rows as columnar elements that end at the cuts."""
-    return [numpy.array(rows[start:stop]) for start, stop in itertools.pairwise([0, *sorted(cuts), len(rows)])]
+in_rows = partial(fixed, columnar=True)
 
 
 def rows_of(outcomes):
@@ -80,8 +74,8 @@ CUTS = st.lists(st.integers(0, 60), max_size=6)
 @settings(max_examples=40)  # each want of memory has the garbage collected
 @given(st.lists(st.integers(-2, 30), min_size=1, max_size=60), CUTS, st.integers(1, 25), st.integers(1, 30))
 def test_rows_are_predicted_or_fail_alone(rows, cuts, size, memory):
-    elements = elements_of(rows, [min(at, len(rows)) for at in cuts])
-    outcomes = list(predict(Doubling(memory), elements, on_failure="yield", batching=fixed(size)))
+    elements = numpy.split(numpy.array(rows), sorted(cuts))
+    outcomes = list(predict(Doubling(memory), elements, on_failure="yield", batching=in_rows(size)))
     expected = [(row, 2 * row if row >= 0 else f"{row} is negative") for row in rows]
     found = rows_of(outcomes)
     if all(row >= 0 for row in rows):
@@ -96,33 +90,24 @@ def test_rows_are_predicted_or_fail_alone(rows, cuts, size, memory):
 def test_outcomes_in_a_host_are_the_same_as_in_process(isolate):
     elements = [numpy.arange(start, start + 50) for start in range(0, 500, 50)]
     elements[3][7] = -1
-    outcomes = list(predict(Doubling(), elements, on_failure="yield", batching=fixed(64), isolate=isolate))
+    outcomes = list(predict(Doubling(), elements, on_failure="yield", batching=in_rows(64), isolate=isolate))
     expected = [(row, 2 * row) for row in range(500) if row != 157]
     assert sorted(row for row in rows_of(outcomes) if row[0] >= 0) == expected
     [failure] = [one for one in outcomes if isinstance(one, Failure)]
     assert failure.element.tolist() == [-1]
 
 
-class Lethal(Doubling):
-    """Ends its process for batches with that row."""
-
-    def __init__(self, row, **options):
-        super().__init__(**options)
-        self.row = row
-
-    def run_columns(self, columns, model, inference_args=None):
-        if (columns == self.row).any():
-            os._exit(3)
-        return super().run_columns(columns, model, inference_args)
-
-
 @pytest.mark.large
 def test_rows_that_kill_their_hosts_fail_alone():
+    def answer(column):
+        return os._exit(3) if (column == 1000).any() else column
+
     places = [0, 63, 64, 499]
     elements = [numpy.arange(start, start + 50) for start in range(0, 500, 50)]
     for place in places:
         elements[place // 50][place % 50] = 1000
-    outcomes = list(predict(Lethal(1000), elements, on_failure="yield", batching=fixed(64), isolate=True))
+    handler = Doubling(answer=answer)
+    outcomes = list(predict(handler, elements, on_failure="yield", batching=in_rows(64), isolate=True))
     good = sorted(row for one in outcomes if not isinstance(one, Failure) for row in one.example.tolist())
     failures = [one for one in outcomes if isinstance(one, Failure)]
     assert good == [row for row in range(500) if row not in places]
@@ -133,7 +118,7 @@ def test_rows_that_kill_their_hosts_fail_alone():
 
 
 def test_batches_consist_of_rows_and_keep_their_elements_tags():
-    spec = catching(prepare(Doubling(), InferenceRequest(batching=fixed(4))), Exception)
+    spec = catching(prepare(Doubling(), InferenceRequest(batching=in_rows(4))), Exception)
     worker, totals = Worker(spec), Totals()
     try:
         bundle = worker.bundle(totals)
@@ -149,7 +134,7 @@ def test_batches_consist_of_rows_and_keep_their_elements_tags():
 
 def test_answer_may_name_the_model_and_have_several_columns():
     handler = Doubling(answer=lambda rows: PredictionResult(None, {"one": rows, "two": 2 * rows}, "model 7"))
-    first, second = predict(handler, [numpy.arange(2), numpy.arange(3)], batching=fixed(5))
+    first, second = predict(handler, [numpy.arange(2), numpy.arange(3)], batching=in_rows(5))
     assert {name: column.tolist() for name, column in first.inference.items()} == {"one": [0, 1], "two": [0, 2]}
     assert {name: column.tolist() for name, column in second.inference.items()} == {"one": [0, 1, 2], "two": [0, 2, 4]}
     assert (first.model_id, second.example.tolist()) == ("model 7", [0, 1, 2])
@@ -171,9 +156,9 @@ WRONG = {
 def test_wrong_number_of_predictions_for_rows_fails(answer):
     handler = Doubling(answer=answer)
     with pytest.raises(PredictionCountError, match=r"Doubling\.run_columns was given 3 examples and returned"):
-        list(predict(handler, [numpy.arange(3)], batching=fixed(5)))
+        list(predict(handler, [numpy.arange(3)], batching=in_rows(5)))
     elements = [numpy.arange(2), numpy.arange(1)]
-    outcomes = list(predict(handler, elements, on_failure="yield", batching=fixed(3)))
+    outcomes = list(predict(handler, elements, on_failure="yield", batching=in_rows(3)))
     assert [(type(one.error), len(one.element), one.attempts) for one in outcomes] == [
         (PredictionCountError, 2, 1),
         (PredictionCountError, 1, 1),
@@ -181,7 +166,7 @@ def test_wrong_number_of_predictions_for_rows_fails(answer):
 
 
 def test_element_that_is_not_columnar_fails_alone():
-    outcomes = list(predict(Doubling(), [numpy.arange(2), 5, numpy.arange(1)], on_failure="yield", batching=fixed(3)))
+    outcomes = list(predict(Doubling(), [numpy.arange(2), 5, numpy.arange(1)], on_failure="yield", batching=in_rows(3)))
     [failure] = [one for one in outcomes if isinstance(one, Failure)]
     assert (failure.element, type(failure.error)) == (5, TypeError)
     assert sum(len(one.inference) for one in outcomes if one is not failure) == 3

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 
 import pytest
-from apache_beam.ml.inference import base as incumbent
 
 from headrace import (
     BatchingConfig,
@@ -13,6 +12,7 @@ from headrace import (
     Failure,
     KeyedModelHandler,
     KeyModelMapping,
+    RemoteModelHandler,
     RetryConfig,
     predict,
 )
@@ -46,8 +46,7 @@ class Counting(DeviceLosingHandler):
 @pytest.fixture
 def worker_of(opened):
     def make(handler, caught=Exception, **asked):
-        spec = prepare(handler, InferenceRequest(**{"batching": BATCHING, **asked}))
-        return opened(catching(spec, caught) if caught else spec)
+        return opened(catching(prepare(handler, InferenceRequest(batching=BATCHING, **asked)), caught))
 
     return make
 
@@ -71,26 +70,25 @@ def test_lost_device_in_inference_is_raised(caught, retry, worker_of):
     assert str(raised.value.__cause__) == SAID
 
 
-def client():
-    """A handler for an endpoint that has lost its device; derived from Beam's, which has such handlers since 2.65."""
+class Client(RemoteModelHandler):
+    """For an endpoint that may lose its device."""
 
-    class Client(incumbent.RemoteModelHandler):
-        def create_client(self):
-            return None
+    def create_client(self):
+        return None
 
-        def request(self, batch, model, inference_args=None):
-            if 3 in batch:
-                raise RuntimeError(SAID)
-            return batch
-
-    return Client("namespace", num_retries=0, throttle_delay_secs=0)
+    def request(self, batch, model, inference_args=None):
+        if 3 in batch:
+            raise RuntimeError(SAID)
+        return batch
 
 
-@pytest.mark.since_beam("2.65", reason="Beam has no RemoteModelHandler before")
-def test_lost_device_of_a_local_model_beside_an_endpoint_is_raised():
-    mappings = [KeyModelMapping(["there"], client()), KeyModelMapping(["here"], DeviceLosingHandler(13))]
+def test_lost_device_of_a_local_model_is_raised_and_that_of_an_endpoint_a_dead_letter():
+    mappings = [KeyModelMapping(["there"], Client(num_retries=0)), KeyModelMapping(["here"], DeviceLosingHandler(13))]
+    handler = KeyedModelHandler(mappings)
+    failure, _ = predict(handler, [("there", 3), ("here", 4)], on_failure="yield")
+    assert (failure.element, str(failure.error)) == (("there", 3), SAID)
     with pytest.raises(DeviceLostError, match=CURE):
-        list(predict(KeyedModelHandler(mappings), [("there", 4), ("here", 13)], on_failure="yield"))
+        list(predict(handler, [("there", 4), ("here", 13)], on_failure="yield"))
 
 
 def test_lost_device_stops_later_bundles_and_workers_from_calling_the_model():
@@ -128,26 +126,18 @@ def test_lost_device_in_preprocessing_or_postprocessing_is_raised(stage, caught,
         worker.bundle(FanOut())
 
 
-def open_bundle(spec):
-    with closing(Worker(spec)) as worker:
-        worker.bundle(FanOut())
-
-
 @pytest.mark.parametrize("caught", [Exception, ()])
 def test_lost_device_in_loading_is_raised(caught):
-    device = FakeDevice()
-    loads = []
+    device, loads = FakeDevice(), []
 
-    class Loading(FaultyLoadHandler):
-        def load_model(self):
-            loads.append(1)
-            return super().load_model()
+    def lose():
+        loads.append(1)
+        device.lose()
 
-    spec = prepare(Loading(device.lose), InferenceRequest(retry=RetryConfig(retryable=lambda error: True)))
-    spec = catching(spec, caught) if caught else spec
+    spec = prepare(FaultyLoadHandler(lose), InferenceRequest(retry=RetryConfig(retryable=lambda error: True)))
     for _ in range(2):
-        with pytest.raises(DeviceLostError, match=CURE):
-            open_bundle(spec)
+        with pytest.raises(DeviceLostError, match=CURE), closing(Worker(catching(spec, caught))) as worker:
+            worker.bundle(FanOut())
     assert loads == [1]
 
 

@@ -37,18 +37,6 @@ async def process(example, engine):
     return os.getpid()
 
 
-def loads(folder, most):
-    """Loads an engine so many times, and then no more."""
-
-    def load():
-        (folder / f"loaded {os.getpid()}").touch()
-        if len(list(folder.glob("loaded*"))) > most:
-            raise LookupError("gone")
-        return os.getpid()
-
-    return load
-
-
 def dying_once(folder, number, example, engine):
     """Notes that the engine was given the example; ends the process of the first that gets a certain one."""
     with (folder / f"{example} {os.getpid()}").open("a") as file:
@@ -58,30 +46,35 @@ def dying_once(folder, number, example, engine):
         die()
 
 
-def test_each_copy_is_given_as_many_requests_as_one_engine(tmp_path):
+def test_each_copy_is_given_as_many_requests_as_one_engine_and_its_share_of_gpus_and_cores(tmp_path, monkeypatch):
     async def act(example, engine):
         (tmp_path / f"{example}").touch()
-        while len(list(tmp_path.iterdir())) < 15:
+        while len(list(tmp_path.iterdir())) < 10:
             await asyncio.sleep(0.002)
-        return os.getpid()
+        return engine
 
-    found = Counter(predict(Engine(act, model_copies=3, max_concurrent=5), range(15)))
-    assert [*found.values()] == [5, 5, 5]
+    def load():
+        return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cores = str(max(1, len(os.sched_getaffinity(0)) // 2))
+    found = Counter(predict(Engine(act, load, model_copies=2, max_concurrent=5), range(10)))
+    assert found == {("0,1", cores): 5, ("2,3", cores): 5}
 
 
-@pytest.mark.parametrize("copies", [1, 2])
-def test_prompts_that_begin_alike_meet_in_one_copy(copies, close_later):
+def test_prompts_that_begin_alike_meet_in_one_copy(close_later):
     async def act(prompt, engine):
         has_it = prompt[:640] in engine
         engine.add(prompt[:640])
         await asyncio.sleep(0.001)
         return os.getpid(), has_it
 
-    worker = close_later(open_worker(prepare(Prompted(act, set, model_copies=copies), InferenceRequest())))
+    worker = close_later(open_worker(prepare(Prompted(act, set, model_copies=2), InferenceRequest())))
     documents = [f"{document:04}" * 160 for document in range(8)]
     found = [run(worker, [one + "?" * question for one in documents]) for question in range(6)]
     assert [sum(has_it for _, has_it in one) for one in found] == [0, 8, 8, 8, 8, 8]
-    assert len({host for one in found for host, _ in one}) == copies
+    assert len({host for one in found for host, _ in one}) == 2
 
 
 def test_copy_that_is_killed_costs_no_element_and_is_replaced(tmp_path):
@@ -101,27 +94,29 @@ def test_copy_that_is_killed_costs_no_element_and_is_replaced(tmp_path):
     assert len({host for _, host in found} - {killed}) == 2
 
 
-@pytest.mark.parametrize("copies", [2, 3])
-def test_element_that_kills_its_copy_is_the_only_one_that_fails(copies):
+def test_element_that_kills_its_copy_is_the_only_one_that_fails():
     async def act(example, engine):
         if example == 13:
             die()
         return await double(example, engine)
 
-    _, found = events_and_outcomes(Engine(act, model_copies=copies), range(60))
+    _, found = events_and_outcomes(Engine(act, model_copies=3), range(60))
     assert dead(found) == {13: HostDiedError}
     assert sorted(one for one in found if isinstance(one, int)) == [2 * n for n in range(60) if n != 13]
 
 
 def test_other_copies_do_what_one_cannot_that_does_not_start_again(tmp_path):
+    def load():
+        (tmp_path / f"loaded {os.getpid()}").touch()
+        if len(list(tmp_path.glob("loaded*"))) > 2:
+            raise LookupError("gone")
+
     async def act(example, engine):
         dying_once(tmp_path, 50, example, engine)
         await asyncio.sleep(0.001)
         return example
 
-    events, found = events_and_outcomes(
-        Engine(act, loads(tmp_path, most=2), model_copies=2, max_concurrent=8), range(100)
-    )
+    events, found = events_and_outcomes(Engine(act, load, model_copies=2, max_concurrent=8), range(100))
     assert sorted(found) == [*range(100)]
     assert len(events.of(HostLost)) == 1
 
@@ -152,15 +147,6 @@ def test_copy_that_starts_again_does_what_another_cannot(tmp_path):
     assert sorted(predict(Engine(act, load, model_copies=2), range(20))) == [*range(20)]
 
 
-def test_copies_none_of_which_starts_again_say_why(tmp_path):
-    async def act(example, engine):
-        die()
-
-    handler = Engine(act, loads(tmp_path, most=2), model_copies=2)
-    with pytest.raises((LookupError, HostDiedError), match=r"gone|was killed"):
-        list(predict(handler, range(100)))
-
-
 def test_copy_that_is_killed_while_it_is_idle_is_started_again(close_later):
     worker = close_later(open_worker(catching(prepare(Engine(process, model_copies=2), InferenceRequest()), Exception)))
     killed, _ = sorted(set(run(worker, range(40))))
@@ -180,29 +166,24 @@ def test_worker_processes_share_the_copies(worker_process):
     assert len(set(found[0].good)) == 2
 
 
-def test_each_copy_has_its_share_of_gpus_and_cores(monkeypatch):
-    async def act(example, engine):
-        await asyncio.sleep(0.001)
-        return engine
+@pytest.mark.parametrize("dies", [False, True])
+def test_hosts_end_although_an_error_is_kept_that_says_why(dies, tmp_path):
+    """Also where none of the copies starts again."""
 
     def load():
-        return os.environ["CUDA_VISIBLE_DEVICES"], os.environ["OMP_NUM_THREADS"]
-
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    cores = str(max(1, len(os.sched_getaffinity(0)) // 2))
-    assert set(predict(Engine(act, load, model_copies=2), range(40))) == {("0,1", cores), ("2,3", cores)}
-
-
-def test_hosts_end_although_an_error_is_kept(tmp_path):
-    async def act(example, engine):
         (tmp_path / str(os.getpid())).touch()
-        raise LookupError(example)
+        if len(list(tmp_path.iterdir())) > 2:
+            raise LookupError("gone")
+
+    async def act(example, engine):
+        if dies:
+            die()
+        raise LookupError("refused")
 
     gc.disable()
     try:
-        with pytest.raises(LookupError) as kept:
-            list(predict(Engine(act, model_copies=2), [1]))
+        with pytest.raises((LookupError, HostDiedError), match=r"gone|was killed" if dies else "refused") as kept:
+            list(predict(Engine(act, load, model_copies=2), [1]))
         assert all(wait_until(lambda host=host: has_ended(int(host.name))) for host in tmp_path.iterdir())
         assert kept.value.__traceback__ is not None
     finally:

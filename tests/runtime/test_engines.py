@@ -11,10 +11,8 @@ import pytest
 from headrace import (
     SKIP,
     BatchingConfig,
-    ConfigurationError,
     ElementFailure,
     KeyedModelHandler,
-    KeyModelMapping,
     RetryConfig,
     predict,
 )
@@ -24,7 +22,7 @@ from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among
 from leap import LIMIT_SECS, leap
 from toy_engine import ToyEngine, ToyEngineHandler
-from toys import Acting, each, fixed, run
+from toys import fixed, run
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("requests_end")
@@ -182,21 +180,6 @@ def test_elements_that_are_batches_fail_as_one():
     found = list(predict(ToyEngineHandler().with_no_batching(), [[1, 2], [3, "bad"]], on_failure="yield"))
     assert found[:2] == [2, 4]
     assert [one.element for one in failures_among(found)] == [[3, "bad"]]
-
-
-def test_engines_go_beside_other_models_by_key():
-    handler = KeyedModelHandler(
-        [KeyModelMapping(["local"], Acting(each(str))), KeyModelMapping(["engine"], ToyEngineHandler())]
-    )
-    elements = [(key, n) for n in range(5) for key in ("local", "engine")]
-    found = list(predict(handler, elements, batching=fixed(2)))
-    assert found == [(key, str(n) if key == "local" else 2 * n) for key, n in elements]
-
-
-def test_isolation_is_for_all_models_of_a_transform_or_none():
-    mixed = KeyedModelHandler([KeyModelMapping(["a"], Acting()), KeyModelMapping(["b"], ToyEngineHandler())])
-    with pytest.raises(ConfigurationError, match="'b'"):
-        predict(mixed, [], timeout=3)
 
 
 def test_engine_may_be_started_where_requests_run():

@@ -8,8 +8,11 @@ import sys
 
 import pytest
 
+from headrace import ConfigurationError, predict
+from headrace.core.errors import MissingExtraError
 from headrace.core.events import WANTED
 from otlp_collector import collecting
+from toys import Acting
 
 PROGRAM = """
 import sys
@@ -132,48 +135,38 @@ def test_batches_have_spans_with_what_belongs_to_them(collected):
             assert span.end_time_unix_nano <= parent.end_time_unix_nano
 
 
-def test_ten_batches_a_second_have_spans_unless_a_sampler_is_named(tmp_path):
-    code = ["list(headrace.predict(Square(max_batch_size=1, min_batch_size=1), [1] * 2000))"]
-    with collecting() as collector:
-        ran(tmp_path, code, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
-    assert collector.total("headrace.examples") == 2000
-    assert 1 <= len(collector.trees()) < 1000
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"OTEL_SDK_DISABLED": "true", "OTEL_METRICS_EXPORTER": "console"},
-        {"OTEL_METRICS_EXPORTER": "none", "OTEL_TRACES_EXPORTER": "none"},
-        {"OTEL_SERVICE_NAME": "mine"},
-    ],
-    ids=["disabled", "none", "a name only"],
-)
-def test_what_is_not_asked_for_is_not_even_imported(tmp_path, variables):
+def test_what_is_not_asked_for_is_not_even_imported(tmp_path):
     code = [
-        *PREDICT,
+        "import os",
+        "for variables in (",
+        "    {'OTEL_SDK_DISABLED': 'true', 'OTEL_METRICS_EXPORTER': 'console'},",
+        "    {'OTEL_SDK_DISABLED': '', 'OTEL_METRICS_EXPORTER': 'none', 'OTEL_TRACES_EXPORTER': 'none'},",
+        "    {'OTEL_METRICS_EXPORTER': '', 'OTEL_TRACES_EXPORTER': '', 'OTEL_SERVICE_NAME': 'mine'},",
+        "):",
+        "    os.environ.update(variables)",
+        *(f"    {line}" for line in PREDICT),
         "print([m for m in sys.modules if m.partition('.')[0] in ('opentelemetry', 'prometheus_client')])",
     ]
-    assert ran(tmp_path, code, **variables) == "1\n[]\n"
+    assert ran(tmp_path, code) == "1\n1\n1\n[]\n"
 
 
-def test_signals_are_asked_for_one_by_one(tmp_path):
+def test_ten_batches_a_second_have_spans_unless_a_sampler_is_named(tmp_path):
+    """Also where nothing but spans is asked for."""
+    code = ["print(sum(headrace.predict(Square(max_batch_size=1, min_batch_size=1), [1] * 2000)))"]
     with collecting() as collector:
-        ran(tmp_path, PREDICT, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_METRICS_EXPORTER="none")
-        assert not collector.points
-        assert collector.spans
-        collector.spans.clear()
-        ran(tmp_path, PREDICT, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=f"{collector.url}/v1/metrics")
-        assert collector.points
-        assert not collector.spans
+        out = ran(tmp_path, code, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_METRICS_EXPORTER="none")
+    assert out == "2000\n"
+    assert 1 <= len(collector.trees()) < 1000
+    assert not collector.points
 
 
-def test_names_are_those_that_the_variables_give(tmp_path):
+def test_metrics_alone_are_exported_with_the_names_that_the_variables_give(tmp_path):
     with collecting() as collector:
-        attributes = "service.instance.id=i7,service.name=mine"
-        ran(tmp_path, PREDICT, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, OTEL_RESOURCE_ATTRIBUTES=attributes)
+        endpoint, attributes = f"{collector.url}/v1/metrics", "service.instance.id=i7,service.name=mine"
+        ran(tmp_path, PREDICT, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=endpoint, OTEL_RESOURCE_ATTRIBUTES=attributes)
     assert collector.services == {"mine"}
     assert collector.instances("headrace.examples") == {"i7"}
+    assert not collector.spans
 
 
 def test_a_collector_that_is_away_costs_no_row(tmp_path, closed_port):
@@ -184,41 +177,28 @@ def test_a_collector_that_is_away_costs_no_row(tmp_path, closed_port):
     assert ran(tmp_path, PREDICT, **variables).startswith("1\n")
 
 
-UNENDED = ["global results", "results = headrace.predict(Square(max_batch_size=1), range(9))", "print(next(results))"]
-
-
-def test_a_program_that_leaves_predictions_unread_ends_with_its_figures(tmp_path):
+def test_a_program_that_leaves_predictions_unread_ends_with_its_figures_although_a_forked_child_ends_them(tmp_path):
+    code = [
+        "global results",
+        "results = headrace.predict(Square(max_batch_size=1), range(9))",
+        "print(next(results), flush=True)",
+        "import os",
+        "if child := os.fork():",
+        "    os.waitpid(child, 0)",
+        "else:",
+        "    results.close()",
+    ]
     figures = tmp_path / "figures.prom"
-    assert ran(tmp_path, UNENDED, HEADRACE_PROMETHEUS=str(figures)) == "0\n"
+    assert ran(tmp_path, code, HEADRACE_PROMETHEUS=str(figures)) == "0\n"
     assert "headrace_sampled_time_seconds_total" in figures.read_text()
 
 
-@pytest.mark.parametrize("where", ["", "registry"])
-def test_a_forked_child_may_end_what_its_parent_has_begun(tmp_path, where):
-    code = [*UNENDED, "import os", "child = os.fork()", "if child: os.waitpid(child, 0)", "results.close()"]
-    assert ran(tmp_path, code, HEADRACE_PROMETHEUS=where, PYTHONUNBUFFERED="1") == "0\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "variables", "said"),
-    [
-        (
-            ["sys.modules['opentelemetry.sdk'] = None"],
-            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"},
-            ["the extra 'otel' with: pip install", "opentelemetry-exporter-otlp-proto-http"],
-        ),
-        (
-            [],
-            {"OTEL_METRICS_EXPORTER": "carrier-pigeon"},
-            ["ConfigurationError: OpenTelemetry cannot be set up as the variables OTEL_... say: ", "carrier-pigeon"],
-        ),
-    ],
-    ids=["no extra", "no such exporter"],
-)
-def test_what_cannot_be_exported_is_one_error(tmp_path, code, variables, said):
-    out = ran(tmp_path, [*code, *PREDICT], **variables)
-    assert all(part in out for part in said)
-
-
-def test_nothing_is_left_switched_on():
+def test_what_cannot_be_exported_is_one_error(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")  # which is set otherwise, and stays
+    monkeypatch.setenv("OTEL_METRICS_EXPORTER", "carrier-pigeon")
+    with pytest.raises(ConfigurationError, match=r"set up as the variables OTEL_\.\.\. say: .*carrier-pigeon"):
+        list(predict(Acting(), [1]))
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
+    with pytest.raises(MissingExtraError, match=r"the extra 'otel' with: pip install .*-exporter-otlp-proto-http"):
+        list(predict(Acting(), [1]))
     assert not WANTED

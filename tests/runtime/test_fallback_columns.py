@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import (
-    BatchingConfig,
-    Failure,
-    FallbackError,
-    ModelHandler,
-    RetryConfig,
-    Stage,
-    predict,
-)
+from headrace import Failure, FallbackError, ModelHandler, RetryConfig, Stage, predict
 from headrace.core.events import BatchCompleted, ElementFailed
-from headrace.runtime.open_worker import open_worker
-from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from toys import Events, run
+from http_endpoint import events_and_outcomes, failures_among
+from toys import fixed
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -51,16 +43,7 @@ class Refusing(ModelHandler):
         return columns + model
 
 
-def in_rows(size):
-    return BatchingConfig(min_batch_size=size, max_batch_size=size, columnar=True)
-
-
-def of_size(size):
-    return {"min_batch_size": size, "max_batch_size": size}
-
-
-def elements_of(count, length):
-    return [numpy.arange(start, min(start + length, count)) for start in range(0, count, length)]
+in_rows = partial(fixed, columnar=True)
 
 
 def rows_of(outcomes):
@@ -77,14 +60,9 @@ def rows_of(outcomes):
 
 def test_dead_letter_has_the_rows_that_both_failed():
     handler, fallback = Refusing(1000, range(4, 12)), Refusing(2000, {6, 7})
-    events = Events()
-    request = InferenceRequest(batching=in_rows(32), fallback=fallback, retry=RetryConfig(attempts=1))
-    worker = open_worker(catching(prepare(handler, request), Exception))
-    try:
-        outcomes = run(worker, [numpy.arange(20)], events)
-    finally:
-        worker.close()
-    failures = [one for one in outcomes if isinstance(one, Failure)]
+    options = {"batching": in_rows(32), "fallback": fallback, "retry": RetryConfig(attempts=1)}
+    events, outcomes = events_and_outcomes(handler, [numpy.arange(20)], **options)
+    failures = failures_among(outcomes)
     assert sorted(row for one in failures for row in one.element.tolist()) == [6, 7]
     assert {(one.tag, one.stage, one.whole_batch, one.record[0] is one.element) for one in failures} == {
         (0, Stage.INFERENCE, True, True)
@@ -106,7 +84,7 @@ class TooFew(Refusing):
 def test_rows_that_failed_together_do_not_share_the_fate_of_one(place):
     fallbacks = [Refusing(2000, {6, 7, 8}), Refusing(3000, {7})]
     options = {"batching": in_rows(10), "on_failure": "yield", **place}
-    found = rows_of(predict(TooFew(0, ()), elements_of(20, 20), fallback=fallbacks, **options))
+    found = rows_of(predict(TooFew(0, ()), [numpy.arange(20)], fallback=fallbacks, **options))
     assert [row for row, _, _ in found] == [*range(20)]
     whose = {row: who for row, _, who in found if who != "fallback"}
     assert whose == {6: "fallback2", 7: None, 8: "fallback2"}
@@ -119,7 +97,8 @@ def test_rows_that_failed_together_do_not_share_the_fate_of_one(place):
     other=st.integers(1, 9),
 )
 def test_no_row_is_lost_whatever_fails(refused, cuts, size, other):
-    handlers = [Refusing(1000 * place, one, **of_size(other)) for place, one in enumerate(refused)]
+    sizes = {"min_batch_size": other, "max_batch_size": other}
+    handlers = [Refusing(1000 * place, one, **sizes) for place, one in enumerate(refused)]
     elements = [numpy.arange(*bounds) for bounds in itertools.pairwise([0, *sorted(cuts), 30])]
     options = {"batching": in_rows(size), "on_failure": "yield", "retry": RetryConfig(attempts=1)}
     found = rows_of(predict(handlers[0], elements, fallback=handlers[1:], **options))

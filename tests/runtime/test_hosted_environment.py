@@ -9,14 +9,10 @@ import sys
 import numpy
 import pytest
 
-from headrace import predict
-from toys import Acting, each
+from headrace.runtime.prepare import InferenceRequest, prepare
+from toys import Acting, each, run
 
 pytestmark = pytest.mark.usefixtures("module_travels")
-
-
-def hosted(what, elements, **options):
-    return list(predict(Acting(each(what), **options), elements, isolate=True))
 
 
 SCRIPT = """
@@ -41,23 +37,19 @@ class Refused(Exception):
         super().__init__(value)
         self.why = why
 
-class Base(ModelHandler):
+class Handler(ModelHandler):
     calls = 0
 
     def load_model(self):
         return OFFSET
 
-class Handler(Base):
-    def load_model(self):
-        return super().load_model()
-
     def get_num_bytes(self, batch):
         return 0
 
     def run_inference(self, batch, model, inference_args=None):
-        if any(example == Record(13) for example in batch):
+        if Record(13) in batch:
             raise Refused(13, why="unlucky")
-        Base.calls += 1
+        Handler.calls += 1
         return [Pair(Record(model), [example, Colour.RED, Handler, added]) for example in batch]
 
 def added(value):
@@ -67,7 +59,8 @@ OFFSET = 5
 
 def main():
     class Local(Handler):
-        pass
+        def load_model(self):
+            return super().load_model()
 
     factor = 2
     for kind in (Handler, Local):
@@ -81,7 +74,7 @@ def main():
             example, colour, found, function = prediction.second
             print(isinstance(outcome, Pair), isinstance(prediction, Pair), offset, end=" ")
             print(prediction.first == Record(5), type(example) is Record, colour is Colour.RED, found is Handler)
-    print(Base.calls, "apache_beam" in sys.modules)
+    print(Handler.calls, "apache_beam" in sys.modules)
 
 if __name__ == "__main__":
     main()
@@ -97,15 +90,13 @@ def test_objects_of_a_scripts_classes_come_back_as_the_scripts(tmp_path):
     assert done.stderr == ""
 
 
-def test_environment_variables_are_set_only_in_the_host():
-    assert hosted(os.getenv, ["HEADRACE_TEST_VARIABLE"], env_vars={"HEADRACE_TEST_VARIABLE": "1"}) == ["1"]
-    assert "HEADRACE_TEST_VARIABLE" not in os.environ
-
-
-@pytest.mark.parametrize(("example", "needed"), [(1, []), (numpy.ones(3), ["numpy"])])
-def test_host_imports_only_what_it_needs(example, needed):
-    def packages(_):
+def test_host_imports_only_what_it_needs_and_alone_has_the_handlers_environment_variables(opened):
+    def seen(_):
         found = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
-        return sorted(name for name in found if not name.startswith("_"))
+        return [os.getenv("HEADRACE_TEST_VARIABLE"), *sorted(name for name in found if not name.startswith("_"))]
 
-    assert hosted(packages, [example]) == [["cloudpickle", "headrace", *needed]]
+    handler = Acting(each(seen), env_vars={"HEADRACE_TEST_VARIABLE": "1"})
+    worker = opened(prepare(handler, InferenceRequest(isolate=True)))
+    assert run(worker, [1]) == [["1", "cloudpickle", "headrace"]]
+    assert run(worker, [numpy.ones(3)]) == [["1", "cloudpickle", "headrace", "numpy"]]
+    assert "HEADRACE_TEST_VARIABLE" not in os.environ

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -22,25 +20,15 @@ pytestmark = pytest.mark.usefixtures("census")
 
 
 class Gate:
-    """A load that waits until the gate is open, and leaves its process's id when it begins."""
+    """A load that waits until the gate is open."""
 
     def __init__(self, folder):
-        self._open = Path(folder, "open")
-        self._process = Path(folder, "process")
+        self._open, self._reached = folder / "open", folder / "reached"
+        self.open, self.is_reached = self._open.touch, self._reached.exists
 
     def load(self):
-        self._process.with_suffix(".new").write_text(str(os.getpid()))
-        self._process.with_suffix(".new").rename(self._process)
+        self._reached.touch()
         assert wait_until(self._open.exists)
-
-    def open(self):
-        self._open.touch()
-
-    def is_reached(self):
-        return self._process.exists()
-
-    def host(self):
-        return int(self._process.read_text())
 
 
 @pytest.fixture
@@ -81,14 +69,16 @@ def test_keyed_models_have_a_fork_server_before_their_first_batch(opened, monkey
     assert run(worker, [("a", 1)]) == [("a", 2)]
 
 
-@pytest.mark.parametrize("elements", [[], [1], [1, 2, 3]])
-@pytest.mark.parametrize("exceptions", [(), Exception])
+@pytest.mark.parametrize(
+    ("elements", "exceptions"), [([], Exception), ([1], Exception), ([1, 2, 3], Exception), ([1, 2, 3], ())]
+)
 def test_load_that_fails_is_raised_before_the_first_outcome(opened, elements, exceptions):
     """Also where dead letters are asked for: the pipeline is wrong, not its elements."""
     worker = opened(hosted(doubling(broken), exceptions))
     with pytest.raises(OSError, match="no such model") as caught:
         run(worker, elements)
-    assert "in broken" in str(caught.value.__cause__)
+    assert "in broken\n" in str(caught.value.__cause__)
+    assert str(caught.value.__cause__).rstrip().endswith("\nOSError: no such model")
 
 
 def test_load_that_failed_is_repeated_for_the_next_bundle(opened, tmp_path):
