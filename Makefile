@@ -70,18 +70,18 @@ test: $(VENV)/.dev-light ## the tests that are quick and need no large framework
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m 'not large'
 
 test-all: $(VENV)/.dev ## the whole test suite, but for what needs an engine (installs every framework: 9 GB)
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal
 
 test-large: $(VENV)/.dev ## what test-all has beyond test: slow tests, and those of large frameworks
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile -m large
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m large
 
 test-oldest: $(OLDEST)/.installed ## what touches Beam, with the oldest version of Beam that is supported
-	$(OLDEST)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/beam tests/jobs tests/architecture/test_same_as_beam.py \
+	$(OLDEST)/bin/pytest -n $(PYTEST_WORKERS) --dist worksteal tests/beam tests/jobs tests/architecture/test_same_as_beam.py \
 	    tests/core/test_files.py tests/runtime/test_plan.py tests/runtime/test_prepare.py tests/runtime/test_engine_metrics.py \
 	    tests/handlers/test_sklearn_inference.py tests/cli/test_run_mistakes.py
 
 test-servers: $(SERVERS)/.installed ## what asks Gemini, Vertex AI and KServe servers, with MLServer, in an environment of its own
-	$(SERVERS)/bin/pytest -n $(PYTEST_WORKERS) --dist loadfile tests/servers tests/handlers/test_gemini_inference.py
+	$(SERVERS)/bin/pytest -n $(PYTEST_WORKERS) --dist worksteal tests/servers tests/handlers/test_gemini_inference.py
 
 test-vllm: $(VLLM)/.installed ## the handlers of vLLM with vLLM itself, on the CPU (Linux; 6.2 GB), in an environment of its own
 	$(VLLM)/bin/pytest tests/real_vllm

@@ -48,20 +48,22 @@ def pytest_configure(config: pytest.Config) -> None:
             importlib.import_module("triton")
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Files that are large as a whole."""
-    return large.is_left_out(collection_path) or None
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Files that are large as a whole, or not at all."""
+    return large.is_left_out(collection_path, config.option.markexpr) or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuses names that differ from process to process, with which tests cannot be shared out among workers.
 
-    And leaves out, on older versions of Beam, what is marked ``since_beam``.
+    And large tests in files that do not look it. Leaves out, on older versions of Beam, what is marked ``since_beam``.
     """
     beam = _numbers(version("apache-beam"))
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid} has a memory address in its name; give that parameter an id.")
+        if item.get_closest_marker("large") and not large.may_be_in(item.path):
+            raise pytest.UsageError(f"{item.nodeid} is large, and nothing in its file is marked so.")
         for mark in item.iter_markers("since_beam"):
             (since,), reason = mark.args, mark.kwargs["reason"]
             if beam < _numbers(since):
