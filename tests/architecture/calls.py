@@ -6,9 +6,6 @@ import os
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from types import FrameType
-from typing import Any
 
 import headrace
 
@@ -17,38 +14,36 @@ _FIRST, _LAST, _ROWS = 100, 900, 1000
 """Elements that are measured: the others warm up, and end."""
 
 
-class Local(headrace.ModelHandler[int, int, None]):
+class Local(headrace.ModelHandler):
     """Its model does nothing."""
 
-    def load_model(self) -> None:
-        """None is needed."""
+    def load_model(self):
+        return None
 
-    def run_inference(self, batch: Any, model: None, inference_args: Any = None) -> list[int]:
-        """The elements."""
+    def run_inference(self, batch, model, inference_args=None):
         return list(batch)
 
 
-class Remote(headrace.RemoteModelHandler[int, int, None]):
+class Remote(headrace.RemoteModelHandler):
     """Its requests are answered at once."""
 
-    def create_client(self) -> None:
-        """None is needed."""
+    def create_client(self):
+        return None
 
-    async def request(self, batch: Any, model: None, inference_args: Any = None) -> list[int]:
-        """The elements."""
+    async def request(self, batch, model, inference_args=None):
         return list(batch)
 
 
-def measured(handler: Any, **options: Any) -> tuple[int, float]:
+def measured(handler, **options):
     """Files that most elements pass, and calls for each, in all threads of this process."""
-    calls: Counter[tuple[str, str]] = Counter()
+    calls = Counter()
     is_on = False
 
-    def look(frame: FrameType, event: str, _: Any) -> None:
+    def look(frame, event, _):
         if is_on and event == "call" and frame.f_code.co_filename.startswith(_ROOT):
             calls[frame.f_code.co_filename, frame.f_code.co_name] += 1
 
-    def rows() -> Iterator[int]:
+    def rows():
         nonlocal is_on
         for row in range(_ROWS):
             is_on = _FIRST <= row < _LAST

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from architecture.measures import modules
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -33,9 +35,4 @@ def pyproject() -> Mapping[str, Any]:
 @pytest.fixture(scope="session")
 def sources() -> Mapping[str, ast.Module]:
     """Each module of ``src/headrace``, parsed, under its dotted name."""
-    return {_dotted(path): ast.parse(path.read_text()) for path in sorted((ROOT / "src/headrace").rglob("*.py"))}
-
-
-def _dotted(path: Path) -> str:
-    parts = path.relative_to(ROOT / "src").with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return {name: ast.parse(path.read_text()) for name, path in modules().items()}

@@ -6,44 +6,31 @@ import ast
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 
-Imports = Mapping[str, set[str]]
-"""Which modules of ``headrace`` each module imports: at its top, in a function, or for type checkers only."""
-
-
-class Function(NamedTuple):
-    """A function or method."""
-
-    name: str
-    """With its module."""
-    lines: int
-    """Decorators excluded, docstring included."""
-
 
 def modules() -> dict[str, Path]:
     """Each module of ``src/headrace``, by its dotted name."""
-    return {dotted(path): path for path in sorted((SOURCE / "headrace").rglob("*.py"))}
+    return {_dotted(path): path for path in sorted((SOURCE / "headrace").rglob("*.py"))}
 
 
-def dotted(path: Path) -> str:
-    """A file's name as a module."""
+def _dotted(path: Path) -> str:
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def functions(trees: Mapping[str, ast.Module]) -> list[Function]:
-    """All of them."""
-    return [
-        Function(f"{module}.{node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
+def function_lines(trees: Mapping[str, ast.Module]) -> dict[str, int]:
+    """How long functions and methods are, by name and place: decorators excluded, docstring included."""
+    return {
+        f"{module}.{node.name}, line {node.lineno}": (node.end_lineno or node.lineno) - node.lineno + 1
         for module, tree in trees.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    }
 
 
 def classes_defined_twice(trees: Mapping[str, ast.Module]) -> dict[str, list[str]]:
@@ -57,7 +44,7 @@ def classes_defined_twice(trees: Mapping[str, ast.Module]) -> dict[str, list[str
 
 
 def imports(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
-    """See ``Imports``."""
+    """Which modules of ``headrace`` each one imports: at its top, in a function, or for type checkers only."""
     return {module: set(_imported(tree, trees)) - {module} for module, tree in trees.items()}
 
 
@@ -71,66 +58,41 @@ def _imported(tree: ast.Module, known: Mapping[str, ast.Module]) -> Iterator[str
                 yield inner if inner in known else node.module
 
 
-def circles(graph: Imports) -> list[list[str]]:
-    """Groups of modules that import each other, directly or through others: strongly connected components."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
+def circle(graph: Mapping[str, set[str]]) -> list[str]:
+    """One circle of imports, if there is any: each module is imported by the next."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as found:
+        return list(found.args[1])
+    return []
 
-    def visit(module: str) -> None:
-        index[module] = low[module] = len(index)
-        stack.append(module)
-        for other in graph[module]:
-            if other not in index:
-                visit(other)
-            if other in stack:
-                low[module] = min(low[module], low[other])
-        if low[module] == index[module]:
-            start = stack.index(module)
-            group, stack[start:] = stack[start:], []
-            if len(group) > 1:
-                found.append(sorted(group))
 
-    for module in graph:
-        if module not in index:
-            visit(module)
-    return sorted(found)
+def _room(module: str) -> str:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "."
 
 
 def main() -> None:
     """Prints the measures."""
-    paths = modules()
-    trees = {module: ast.parse(path.read_text()) for module, path in paths.items()}
-    lines = {module: len(path.read_text().splitlines()) for module, path in paths.items()}
-    rooms: Counter[str] = Counter()
-    files: Counter[str] = Counter()
-    for module, path in paths.items():
-        parts = path.relative_to(SOURCE / "headrace").parts
-        room = parts[0] if len(parts) > 1 else "."
-        rooms[room] += lines[module]
-        files[room] += 1
+    texts = {module: path.read_text() for module, path in modules().items()}
+    trees = {module: ast.parse(text) for module, text in texts.items()}
+    lines = {module: len(text.splitlines()) for module, text in texts.items()}
+    files = Counter(map(_room, lines))
     print(f"{'room':12} {'lines':>7} {'files':>6}")
-    for room in sorted(rooms):
-        print(f"{room:12} {rooms[room]:7,} {files[room]:6}")
-    print(f"{'all':12} {sum(rooms.values()):7,} {sum(files.values()):6}")
+    for room in sorted(files):
+        print(f"{room:12} {sum(lines[module] for module in lines if _room(module) == room):7,} {files[room]:6}")
+    print(f"{'all':12} {sum(lines.values()):7,} {len(lines):6}")
     print(f"tests        {sum(len(path.read_text().splitlines()) for path in (ROOT / 'tests').rglob('*.py')):7,}")
-    sizes = [function.lines for function in functions(trees)]
-    print(
-        f"\nlines of a function: median {statistics.median(sizes):.0f}, "
-        f"p90 {statistics.quantiles(sizes, n=10)[-1]:.0f}, "
-        f"most {max(sizes)} ({len(sizes):,} functions)"
-    )
+    sizes = [*function_lines(trees).values()]
+    print(f"\nlines of a function: median {statistics.median(sizes):.0f}, ", end="")
+    print(f"p90 {statistics.quantiles(sizes, n=10)[-1]:.0f}, most {max(sizes)} ({len(sizes):,} functions)")
     longest = max(lines, key=lines.__getitem__)
     print(f"lines of a file: most {lines[longest]} ({longest})")
     twice = classes_defined_twice(trees)
-    print(
-        f"class names defined twice: {len(twice)}",
-        *(f"  {name}: {', '.join(at)}" for name, at in twice.items()),
-        sep="\n",
-    )
-    found = circles(imports(trees))
-    print(f"circles of imports: {len(found)}", *(f"  {', '.join(group)}" for group in found), sep="\n")
+    print(f"class names defined twice: {len(twice)}")
+    for name, where in twice.items():
+        print(f"  {name}: {', '.join(where)}")
+    print(f"a circle of imports: {', '.join(circle(imports(trees))) or 'none'}")
 
 
 if __name__ == "__main__":

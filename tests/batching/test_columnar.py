@@ -68,13 +68,10 @@ def test_columnar_elements_are_cut_and_joined_by_rows(make):
     assert list(map(listed, split(whole, [3, 1, 6]))) == list(map(listed, pieces))
 
 
-@pytest.mark.parametrize("given_", [3, "text", b"bytes", None, int, {1, 2}])
-def test_elements_that_are_not_columnar_are_refused(given_):
-    with pytest.raises(TypeError, match="a columnar element is"):
-        rows_in(given_)
-
-
-def test_elements_of_different_kinds_are_refused():
+def test_elements_that_are_not_columnar_or_of_different_kinds_are_refused():
+    for element in (3, "text", b"bytes", None, int, {1, 2}):
+        with pytest.raises(TypeError, match="a columnar element is"):
+            rows_in(element)
     with pytest.raises(ValueError, match="of one length"):
         rows_in({"a": [1], "b": [1, 2]})
     with pytest.raises(TypeError, match="of one type, not"):

@@ -43,10 +43,6 @@ def cut(lengths, target=math.inf, **options):
     return [batch.elements for batch in batches], batches
 
 
-def test_the_longest_leave_first():
-    assert cut([3, 1, 2, 9, 8], min_batch_size=2, max_batch_size=2)[0] == [[9, 8], [3, 2], [1]]
-
-
 @given(
     LENGTHS,
     st.integers(1, 8),
@@ -79,11 +75,6 @@ def test_a_batch_ends_only_when_one_more_element_would_be_too_many(lengths, coun
         assert one[-1] >= following[0]
 
 
-def test_elements_of_different_buckets_never_share_a_batch():
-    assert cut([1, 9, 10, 49, 50, 60], bucket_boundaries=[10, 50])[0] == [[60, 50], [49], [10], [9], [1]]
-    assert cut([8, 9, 10, 11], bucket_boundaries=[10])[0] == [[11, 10], [9, 8]]
-
-
 def test_the_target_is_asked_for_each_batch_when_the_last_one_has_run():
     asked, taken, sizes = [], [], Sizes()
     sizes.target = lambda: asked.append(len(taken)) or 2 ** len(asked)
@@ -100,16 +91,12 @@ def test_elements_of_one_length_keep_their_order_under_any_limits(lengths, count
     assert tags == sorted(range(len(lengths)), key=lambda place: -lengths[place])
 
 
-@pytest.mark.parametrize(("waiting", "share"), [(2048, 0.96), (20_000, 0.99)])
-def test_padding_is_a_small_part_of_batches(waiting, share):
-    lengths = [min(256, max(4, int(random.Random(place).lognormvariate(3.9, 1)))) for place in range(20_000)]
-    weights = [
-        batch.weight
-        for part in range(0, 20_000, waiting)
-        for batch in cut(lengths[part : part + waiting], 32, min_batch_size=32, max_batch_size=32)[1]
-    ]
-    assert sum(lengths) / sum(weights) > share
-    in_order = sum(32 * max(lengths[part : part + 32]) for part in range(0, 20_000, 32))
+def test_padding_is_a_small_part_of_batches():
+    chance = random.Random(0)
+    lengths = [min(256, max(4, int(chance.lognormvariate(3.9, 1)))) for _ in range(2048)]
+    weights = [batch.weight for batch in cut(lengths, 32, min_batch_size=32, max_batch_size=32)[1]]
+    assert sum(lengths) / sum(weights) > 0.96
+    in_order = sum(32 * max(lengths[part : part + 32]) for part in range(0, 2048, 32))
     assert sum(lengths) / in_order < 0.35
 
 

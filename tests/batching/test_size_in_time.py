@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 import statistics
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 import pytest
 
@@ -29,30 +31,24 @@ def stalling(seconds, randomness):
     return noisy(seconds, randomness) * (50 if randomness.random() < 0.02 else 1)
 
 
+@dataclass
 class Machine:
-    """Runs rows in batches through a host that is killed when a batch takes longer than it may.
+    """Runs rows in batches through a host that is killed when a batch takes longer than ``timeout`` seconds."""
 
-    Args:
-        config: of the batches.
-        timeout: how long a batch may take, in seconds.
-        time_of: seconds for a batch of a size.
-        noise: what the machine makes of that.
-        seed: of the noise.
-        hanging: rows that never end.
-    """
+    config: BatchingConfig
+    timeout: float
+    time_of: Callable[[int], float]
+    """Seconds for a batch of a size."""
+    noise: Callable[[float, random.Random], float] = quiet
+    """What the machine makes of that."""
+    seed: int = 0
+    hanging: Collection[int] = ()
+    """Rows that never end."""
 
-    def __init__(self, config, timeout, time_of, noise=quiet, seed=0, hanging=()):
-        self.sizes = size_controller(config, timeout)
-        self.timeout = timeout
-        self.time_of = time_of
-        self.noise = noise
-        self.random = random.Random(seed)
-        self.hanging = set(hanging)
-        self.spent = 0.0
-        self.timeouts = 0
-        self.formed = []
-        self.failed = []
-        self.quickest = math.inf
+    def __post_init__(self):
+        self.sizes, self.random = size_controller(self.config, self.timeout), random.Random(self.seed)
+        self.spent, self.timeouts, self.quickest = 0.0, 0, math.inf
+        self.formed, self.failed = [], []
 
     def run(self, rows):
         start = 0
@@ -67,7 +63,7 @@ class Machine:
 
     def call(self, positions, _sentences=None):
         seconds = self.noise(self.time_of(len(positions)), self.random)
-        if seconds > self.timeout or self.hanging.intersection(positions):
+        if seconds > self.timeout or set(self.hanging).intersection(positions):
             self.spent += self.timeout + RELOAD_SECS
             self.timeouts += 1
             return LostBatch(TimeoutError(), timed_out=True, stage=Stage.INFERENCE)
@@ -102,7 +98,6 @@ def quadratic(size):
 
 MODELS = {
     "the limit is in the way": (line(0.05, 0.002), 0.6, 1.2, 0),
-    "the limit is hardly in the way": (line(0.05, 0.002), 1.0, 1.2, 0),
     "the limit is far away": (line(0.05, 0.002), 10.0, 1.2, 0),
     "few rows fit": (line(0.01, 0.05), 0.6, 1.2, 0),
     "the fixed cost takes most of it": (line(0.4, 0.001), 0.6, 3.5, 6),
@@ -113,15 +108,14 @@ MODELS = {
 the number of timeouts."""
 
 
-@pytest.mark.parametrize("noise", [quiet, noisy])
 @pytest.mark.parametrize("model", MODELS)
-def test_timeouts_cost_little_time_and_no_element(model, noise):
+def test_timeouts_cost_little_time_and_no_element(model):
     time_of, timeout, most, timeouts = MODELS[model]
     best = max(size / time_of(size) for size in range(1, 10_000) if time_of(size) <= timeout)
-    machines = [Machine(BatchingConfig(), timeout, time_of, noise, seed).run(4000) for seed in range(10)]
+    machines = [Machine(BatchingConfig(), timeout, time_of, noisy, seed).run(4000) for seed in range(5)]
     assert statistics.median(machine.spent for machine in machines) < most * 4000 / best
     assert max(machine.timeouts for machine in machines) <= timeouts
-    assert [machine.failed for machine in machines] == [[]] * 10
+    assert [machine.failed for machine in machines] == [[]] * 5
 
 
 def test_the_first_batches_are_small_and_twice_as_large_ones_would_be_in_time():
@@ -131,11 +125,11 @@ def test_the_first_batches_are_small_and_twice_as_large_ones_would_be_in_time():
     assert max(machine.formed) < 275 * 0.75
 
 
-@pytest.mark.parametrize(("size", "fitting"), [(64, 16), (512, 16)])
-def test_a_fixed_size_that_times_out_is_reduced(size, fitting):
+@pytest.mark.parametrize("size", [64, 512])
+def test_a_fixed_size_that_times_out_is_reduced(size):
     """25 rows take as long as they may."""
     machine = Machine(BatchingConfig(size, size), 0.1, line(0.05, 0.002), noisy).run(8000)
-    assert 8 <= statistics.median(machine.formed) <= fitting
+    assert 8 <= statistics.median(machine.formed) <= 16
     assert machine.timeouts <= 8
     assert machine.failed == []
 
@@ -149,7 +143,7 @@ def test_rows_that_hang_fail_alone_and_batches_stay_as_large(config):
     assert statistics.median(machine.formed[20:]) > 100
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_stalls_make_batches_small_for_a_while_only(seed):
     """Rows stall only in batches: one that stalls alone could not be told from one that hangs."""
     machine = Machine(BatchingConfig(), 0.6, line(0.05, 0.002), stalling, seed).run(2000)

@@ -11,32 +11,15 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.util import assert_that, equal_to
 
-import headrace
-from headrace import PredictionResult
+from headrace import KeyedModelHandler
+from headrace.testing import DoublingHandler
 
 pytestmark = pytest.mark.since_beam("2.66", reason="Beam has no offline detectors before")
-
-
 MODULES = ("detectors.offline", "transforms", "specifiable")
 
 
-class Factor:
-    """A model that weak references can refer to, as Beam's transform demands."""
-
-    def __init__(self, factor):
-        self.factor = factor
-
-
-class Score(headrace.ModelHandler):
-    def __init__(self, factor, **options):
-        super().__init__(**options)
-        self.factor = factor
-
-    def load_model(self):
-        return Factor(self.factor)
-
-    def run_inference(self, batch, model, inference_args=None):
-        return [PredictionResult(example, model.factor * example) for example in batch]
+class Doubling(DoublingHandler):
+    """Gets a spec, which Headrace's own class shall not have."""
 
 
 def to_keyed_number(pair):
@@ -54,14 +37,14 @@ def anomaly():
 @pytest.fixture
 def _with_specs(anomaly):
     """The handlers' classes have specs."""
-    classes = [anomaly.specifiable(cls) for cls in (Score, headrace.KeyedModelHandler)]
+    classes = [anomaly.specifiable(cls) for cls in (Doubling, KeyedModelHandler)]
     yield
     for cls in classes:
         cls.unspecifiable()
 
 
 def detector(anomaly):
-    handler = headrace.KeyedModelHandler(Score(2)).with_preprocess_fn(to_keyed_number)
+    handler = KeyedModelHandler(Doubling()).with_preprocess_fn(to_keyed_number)
     return anomaly.OfflineDetector(handler.with_postprocess_fn(anomaly.OfflineDetector.score_prediction_adapter))
 
 

@@ -9,14 +9,13 @@ import types
 from pathlib import Path
 
 import apache_beam as beam
-import pytest
 from apache_beam.examples.inference import sklearn_mnist_classification as original
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from sklearn.datasets import load_digits
 from sklearn.linear_model import RidgeClassifier
 
 
-def moved_over(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+def moved_over(monkeypatch):
     """The example as a module that imports Headrace instead."""
     source = Path(original.__file__).read_text()
     changed = re.sub(r"from apache_beam\.ml\.inference\.base import", "from headrace.beam import", source)
@@ -29,25 +28,20 @@ def moved_over(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     return module
 
 
-@pytest.fixture
-def digits(tmp_path):
-    """A folder with the example's input, a label and its pixels on each line, and its model."""
+def test_example_gives_the_same_output_after_the_move(tmp_path, monkeypatch):
     images, labels = load_digits(return_X_y=True)
     lines = [",".join(map(str, [label, *pixels])) for label, pixels in zip(labels, images.astype(int), strict=True)]
     (tmp_path / "digits.csv").write_text("\n".join(lines[1000:1300]))
     (tmp_path / "model.pkl").write_bytes(pickle.dumps(RidgeClassifier().fit(images[:1000], labels[:1000])))
-    return tmp_path
 
+    def output(module, name):
+        files = {"input": "digits.csv", "model_path": "model.pkl", "output": name}
+        arguments = [f"--{option}={tmp_path}/{file}" for option, file in files.items()]
+        module.run(arguments, save_main_session=False, test_pipeline=beam.Pipeline(runner=FnApiRunner()))
+        return sorted((tmp_path / name).read_text().splitlines())
 
-def run(module, folder, name):
-    arguments = [f"--input={folder}/digits.csv", f"--model_path={folder}/model.pkl", f"--output={folder}/{name}"]
-    module.run(arguments, save_main_session=False, test_pipeline=beam.Pipeline(runner=FnApiRunner()))
-    return sorted((folder / name).read_text().splitlines())
-
-
-def test_example_gives_the_same_output_after_the_move(digits, monkeypatch):
-    ours, theirs = run(moved_over(monkeypatch), digits, "ours"), run(original, digits, "theirs")
-    assert ours == theirs
+    ours = output(moved_over(monkeypatch), "ours")
+    assert ours == output(original, "theirs")
     pairs = [line.split(",") for line in ours]
     assert len(pairs) == 300
     assert sum(label == prediction for label, prediction in pairs) > 240

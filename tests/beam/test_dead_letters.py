@@ -1,4 +1,4 @@
-"""Bad elements, and no others, become dead letters, in Beam's shape."""
+"""Bad elements, and no others, become dead letters, in Beam's shape or as rows."""
 
 from __future__ import annotations
 
@@ -11,34 +11,30 @@ from apache_beam.testing import test_stream
 from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.transforms.trigger import AccumulationMode, AfterCount, AfterWatermark
 from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows, TimestampedValue, WindowFn
+from apache_beam.utils.timestamp import Timestamp
 
-from headrace import SKIP, BatchingConfig, ConfigurationError, PredictionCountError
-from headrace.beam import ModelHandler, RunInference
+from headrace import SKIP, BatchingConfig, ConfigurationError
+from headrace.beam import DeadLetterRows, RunInference
 from pipelines import by_second
-from toys import Acting, refuse
+from toys import Acting, refuse, with_attributes
 
 
-class Picky(ModelHandler):
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        if any(example == 7 for example in batch):
-            raise ValueError("seven")
-        return [example * 10 for example in batch]
+def picky(batch):
+    if 7 in batch:
+        raise ValueError("seven\nof them")
+    return [example * 10 for example in batch]
 
 
-class PickyColumns(Picky):
+PICKY, PAIRS = Acting(picky), Acting(picky, min_batch_size=2, max_batch_size=2)
+
+
+class PickyColumns(Acting):
     """Refuses batches with an odd row."""
 
     def run_columns(self, columns, model, inference_args=None):
         if (columns % 2).any():
             raise ValueError("odd")
         return columns * 10
-
-
-def same(value):
-    return value
 
 
 def skip_short(result):
@@ -56,39 +52,16 @@ def test_record_has_beams_shape(make_run):
     records = []
     for transform in (RunInference, incumbent.RunInference):
         run = make_run()
-        _, dead = run.create([7]) | transform(Picky()).with_exception_handling()
+        _, dead = run.create([7]) | transform(PICKY).with_exception_handling()
         records += run.values(dead=dead.failed_inferences)
     for element, (kind, described, lines) in records:
         assert (element, kind, described[:17]) == ([7], ValueError, "ValueError('seven")
-        assert (type(lines), lines[-1]) == (list, "ValueError: seven\n")
-
-
-def test_element_that_is_a_batch_fails_whole(run):
-    good, dead = run.caught([[1, 7], [2]], Picky().with_no_batching())
-    assert good == [20]
-    assert [record[0] for record in dead] == [[1, 7]]
-
-
-def test_skipped_elements_have_an_output_of_their_own_on_request(run):
-    handler = Picky(min_batch_size=9).with_preprocess_fn(lambda n: SKIP if n == 1 else n)
-    handler = handler.with_postprocess_fn(lambda n: SKIP if n == 20 else n)
-    infer = RunInference(handler).with_exception_handling().with_skipped_elements()
-    good, dead, skipped = run.create([1, 2, 3, 7]) | infer
-    good, dead_letters, skipped = run.values(good=good, dead=dead.failed_inferences, skipped=skipped)
-    assert (good, [dead_letter[0] for dead_letter in dead_letters], sorted(skipped)) == ([30], [[7]], [1, 20])
-    assert run.metrics()["RunInference", "skipped_elements_counter"] == 2
-
-
-def test_wrong_count_fails_the_whole_batch(run):
-    good, dead = run.caught(range(20), Acting(lambda batch: {"logits": batch}))
-    assert good == []
-    assert sorted(record[0] for record in dead) == [[n] for n in range(20)]
-    assert {record[1][0] for record in dead} == {PredictionCountError}
+        assert (type(lines), lines[-1]) == (list, "ValueError: seven\nof them\n")
 
 
 def test_exceptions_of_other_classes_fail_the_pipeline(run):
     with pytest.raises(Exception, match="seven"):
-        run.caught([7], Picky(), {"exc_class": KeyError})
+        run.caught([7], PICKY, {"exc_class": KeyError})
 
 
 def test_dead_letters_cross_a_shuffle_if_the_error_cannot_be_imported(run):
@@ -103,33 +76,61 @@ def test_dead_letters_cross_a_shuffle_if_the_error_cannot_be_imported(run):
     assert [(record[1][0], "Local" in record[1][1]) for record in records] == [(ValueError, True)] * 2
 
 
-TWICE = Picky().with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
+def test_rows_of_every_stage_are_in_one_pcollection(run):
+    handler = with_attributes(Acting(picky, min_batch_size=32), _model_uri="seven.bin")
+    handler = handler.with_preprocess_fn(refuse(1)).with_preprocess_fn(int)
+    handler = handler.with_postprocess_fn(refuse(20)).with_postprocess_fn(refuse(30))
+    good, dead = run.create([*"0123456789", "x"]) | RunInference(handler).with_exception_handling()
+    assert (len(dead.failed_preprocessing), len(dead.failed_postprocessing)) == (2, 2)
+    good, rows = run.values(good=good, rows=dead | DeadLetterRows())
+    assert sorted(good) == [0, 40, 50, 60, 80, 90]
+    found = sorted((row.stage, row.index, row.element, row.error_type, row.message) for row in rows)
+    assert found == [
+        ("inference", 0, 7, "ValueError", "seven\nof them"),
+        ("postprocessing", 0, 20, "KeyError", "20"),
+        ("postprocessing", 1, 30, "KeyError", "30"),
+        ("preprocessing", 0, "x", "ValueError", "invalid literal for int() with base 10: 'x'"),
+        ("preprocessing", 1, 1, "KeyError", "1"),
+    ]
+    assert {row.model_id for row in rows} == {"seven.bin"}
+    assert {row.stage: row.attempts for row in rows} == {"inference": 2, "postprocessing": 1, "preprocessing": 1}
+    assert all(row.traceback.startswith("Traceback") and row.key is None for row in rows)
+
+
+def test_rows_cross_a_shuffle_with_schema_timestamp_and_window(run):
+    _, dead = by_second(run, "Elements", [(7, 7.5), (8, 8.5)]) | RunInference(PAIRS).with_exception_handling()
+    rows = dead | DeadLetterRows()
+    assert [name for name, _ in rows.element_type._fields][:3] == ["stage", "index", "key"]
+    ((row, time, span),) = run.collect(rows=rows | beam.Reshuffle())
+    assert (row.element, row.attempts, row.model_id) == (7, 2, None)
+    assert (row.event_time, time, span) == (Timestamp(7.5), 7.5, (0.0, 10.0))
+
+
+@pytest.mark.filterwarnings("ignore:apache_beam's own RunInference")
+def test_rows_from_beams_dead_letters(run):
+    _, dead = run.create([7, 8]) | incumbent.RunInference(PAIRS).with_exception_handling()
+    (row,) = run.values(rows=dead | DeadLetterRows())
+    assert (row.stage, row.index, row.element, row.message) == ("inference", 0, [7, 8], "seven\nof them")
+    assert (row.attempts, row.model_id, row.key) == (1, None, None)
+
+
+TWICE = PICKY.with_no_batching().with_postprocess_fn(refuse(10)).with_postprocess_fn(refuse(20))
 
 
 class TestThreshold:
-    @pytest.mark.parametrize(
-        ("handler", "elements", "threshold", "left"),
-        [
-            (Picky(), [7, *range(10, 19)], 0.1, 9),
-            (Picky(), range(3), 0, 3),
-            (Picky().with_no_batching(), [[7, 1], *[[n] * 10 for n in range(8, 12)]], 0.2, 40),
-            (TWICE, [[1, 2, *[3] * 8], [4] * 10], 0.1, 18),
-        ],
-        ids=["its share", "of nothing", "of batches", "of predictions"],
-    )
-    def test_threshold_admits_its_share_of_failures(self, run, handler, elements, threshold, left):
-        assert len(run.caught(elements, handler, {"threshold": threshold})[0]) == left
+    @pytest.mark.parametrize(("elements", "threshold", "left"), [([7, *range(10, 19)], 0.1, 9), (range(3), 0, 3)])
+    def test_threshold_admits_its_share_of_failures(self, run, elements, threshold, left):
+        assert len(run.caught(elements, PICKY, {"threshold": threshold})[0]) == left
 
     @pytest.mark.parametrize(
         ("handler", "elements", "threshold", "said"),
         [
-            (Picky(), [7, 7, *range(10, 18)], 0.1, "2 / 10 = 0.2 > 0.1"),
-            (Picky().with_no_batching(), [[7, 1], [1] * 10], 0.4, "1 / 2 = 0.5 > 0.4"),
+            (PICKY, [7, 7, *range(10, 18)], 0.1, "2 / 10 = 0.2 > 0.1"),
+            (PICKY.with_no_batching(), [[7, 1], [1] * 10], 0.4, "1 / 2 = 0.5 > 0.4"),
             (TWICE, [[1, 2, 2, *[3] * 7]], 0.2, "2 / 9 = 0.2"),
-            (Picky().with_preprocess_fn(lambda n: SKIP if n < 5 else n), [*range(5), 7, 8], 0.2, "1 / 2 = 0.5 > 0.2"),
-            (Picky().with_preprocess_fn(refuse(1)), [1, 7, 8], 0.4, "1 / 2 = 0.5 > 0.4"),
+            (PICKY.with_preprocess_fn(lambda n: SKIP if n < 5 else n), [*range(5), 7, 8], 0.2, "1 / 2 = 0.5 > 0.2"),
         ],
-        ids=["elements", "batches", "predictions", "skipped earlier", "failed earlier"],
+        ids=["elements", "batches", "predictions", "skipped earlier"],
     )
     def test_threshold_exceeded_fails_the_pipeline(self, run, handler, elements, threshold, said):
         with pytest.raises(Exception, match=f"exceeded threshold: {said}"):
@@ -137,7 +138,7 @@ class TestThreshold:
 
     def test_threshold_must_be_between_0_and_1(self):
         with pytest.raises(ConfigurationError, match="from 0 to 1, not 5"):
-            RunInference(Picky()).with_exception_handling(threshold=5)
+            RunInference(PICKY).with_exception_handling(threshold=5)
 
     def infer_late(self, on_time, late, windows, threshold):
         """Runs a stream in which the late elements arrive one by one, after the window of the others has fired."""
@@ -146,7 +147,7 @@ class TestThreshold:
         for n in late:
             stream = stream.add_elements([TimestampedValue(n, 5)])
         pipeline = beam.Pipeline("BundleBasedDirectRunner", options=PipelineOptions(["--streaming"]))
-        infer = RunInference(Picky()).with_exception_handling(threshold=threshold)
+        infer = RunInference(PICKY).with_exception_handling(threshold=threshold)
         good, failed = pipeline | stream.advance_watermark_to_infinity() | windows | infer
         overlaps = len(windows.windowing.windowfn.assign(WindowFn.AssignContext(5)))
         expected = [n * 10 for n in (*on_time, *late) if n != 7] * overlaps
@@ -171,14 +172,10 @@ class TestThreshold:
         with pytest.raises(Exception, match=r"exceeded threshold: 3 / 5 = 0.6 > 0.5"):
             self.infer_late([7, 8, 9], [7, 7], windows, 0.5)
 
-    @pytest.mark.parametrize("functions", [0, 2])
-    def test_threshold_with_columnar_elements_counts_rows(self, run, functions):
+    def test_threshold_with_columnar_elements_counts_rows(self, run):
         """The search cuts an element of 1000 rows into many dead letters."""
-        handler, elements = PickyColumns(), [numpy.arange(1000), numpy.arange(0, 20_000, 2)]
-        for _ in range(functions):
-            handler = handler.with_postprocess_fn(same)
-        batching = BatchingConfig(100, 4000, columnar=True)
-        values, dead_letters = run.caught(elements, handler, {"threshold": 0.05}, batching=batching)
+        elements, batching = [numpy.arange(1000), numpy.arange(0, 20_000, 2)], BatchingConfig(100, 4000, columnar=True)
+        values, dead_letters = run.caught(elements, PickyColumns(), {"threshold": 0.05}, batching=batching)
         assert len(dead_letters) > 100
         assert sum(len(element) for element, _ in dead_letters) == 500
         assert sum(len(value.inference) for value in values) == 10_500
@@ -192,4 +189,4 @@ class TestThreshold:
     def test_threshold_applies_to_each_window(self, run):
         elements = by_second(run, "Elements", [(n, n) for n in (5, 6, 7, 11, 12)])
         with pytest.raises(Exception, match=r"1 / 3"):
-            run.caught(elements, Picky(), {"threshold": 0.3})
+            run.caught(elements, PICKY, {"threshold": 0.3})

@@ -6,6 +6,7 @@ Headrace goes on from what the handler declares, so what Beam calls Any, or Tupl
 
 # Beam takes annotations for type hints, but not annotations that are strings: no import of those from __future__.
 import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -14,16 +15,16 @@ from apache_beam import typehints
 from apache_beam.dataframe.schemas import generate_proxy
 from apache_beam.ml.inference import base
 from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.pvalue import AsDict
+from apache_beam.runners.direct.direct_runner import DirectRunner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
+from apache_beam.testing.util import assert_that, equal_to
 from apache_beam.typehints import TypeCheckError
-from apache_beam.typehints.row_type import RowTypeConstraint
 from apache_beam.typehints.typehints import is_consistent_with
 
 import headrace.beam
 from headrace import ModelHandler, PredictionResult
-from headrace.beam import KeyedModelHandler, RunInference
+from headrace.beam import DeadLetterRows, KeyedModelHandler, RunInference
 from headrace.beam.beam_handlers import EitherResult
 from headrace.beam.element_types import AnyEncoding
 from toys import Acting
@@ -93,9 +94,7 @@ def test_type_is_the_one_that_the_handler_declares_or_a_function_makes_of_it_wit
 
 
 def test_type_given_by_the_user_replaces_the_declared_one(texts):
-    values = texts | RunInference(Lengths()).with_output_types(typehints.Any)
-    assert values.element_type == typehints.Any
-    values, dead = texts | "2" >> RunInference(Lengths()).with_output_types(int).with_exception_handling()
+    values, dead = texts | RunInference(Lengths()).with_output_types(int).with_exception_handling()
     assert values.element_type is int
     assert dead.failed_inferences.element_type.tuple_types[1] == ERROR
 
@@ -113,13 +112,10 @@ def test_functions_for_either_result_take_the_predictions(texts):
         _ = values | beam.Map(parsed)
 
 
-def test_preprocessing_of_other_elements_is_refused(texts):
+def test_functions_are_checked_against_elements_and_each_other_not_against_the_handler(texts):
     with pytest.raises(TypeCheckError, match="function of_number of RunInference does not take elements of type"):
         _ = texts | RunInference(Lengths().with_preprocess_fn(of_number))
-
-
-def test_postprocessing_is_checked_against_functions_not_against_the_handler(texts):
-    values = texts | RunInference(Lengths().with_postprocess_fn(parsed))
+    values = texts | "1" >> RunInference(Lengths().with_postprocess_fn(parsed))
     assert values.element_type is int
     with pytest.raises(TypeCheckError, match="postprocessing function parsed"):
         _ = texts | "2" >> RunInference(Lengths().with_postprocess_fn(to_sentence).with_postprocess_fn(parsed))
@@ -190,6 +186,118 @@ def test_values_may_be_those_of_a_fallback(texts):
     assert (texts | "Same" >> same).element_type is float
 
 
+# ------------------------------------------------------------------------------------ steps that take batches
+
+
+class Length(NamedTuple):
+    length: float
+
+
+def as_row(length: float) -> Length:
+    return Length(length)
+
+
+class TakesRows(beam.DoFn):
+    """Takes batches, as ``to_dataframe`` does."""
+
+    @beam.DoFn.yields_elements
+    def process_batch(self, batch: list[Length]) -> Iterable[float]:
+        return [row.length for row in batch]
+
+
+class TakesNumbers(beam.DoFn):
+    @beam.DoFn.yields_elements
+    def process_batch(self, batch: list[float]) -> Iterable[float]:
+        return batch
+
+
+@pytest.fixture(params=[False, True], ids=["failing", "handling"])
+def infer(request, run):
+    """Gives the values of a handler for three texts."""
+    texts = run.create(["a", "bb", "ccc"])
+
+    def infer(label, handler):
+        plain = RunInference(handler)
+        return (texts | label >> plain.with_exception_handling())[0] if request.param else texts | label >> plain
+
+    return infer
+
+
+def test_batches_of_rows_and_those_after_another_step_are_whole(run, infer):
+    rows = infer("One", Lengths().with_postprocess_fn(as_row)) | beam.ParDo(TakesRows())
+    lengths = infer("Other", Lengths()) | beam.Map(lambda length: length) | beam.ParDo(TakesNumbers())
+    assert list(map(sorted, run.values(rows=rows, lengths=lengths))) == [[1.0, 2.0, 3.0]] * 2
+
+
+def test_batches_that_beam_would_lose_are_refused(run, infer):
+    with pytest.raises(RuntimeError) as caught:
+        run.values(out=infer("One", Lengths()) | "Next" >> beam.ParDo(TakesNumbers()))
+    assert str(caught.value.__cause__).startswith("Next takes batches right after RunInference")
+
+
+# ---------------------------------------------------------------------------- Beam's own checks, while a pipeline runs
+
+AT_RUN_TIME, OFF = {"runtime_type_check": True}, {"pipeline_type_check": False}
+SLOW = pytest.mark.large
+
+
+class Reciprocal(ModelHandler[float, float, Any]):
+    def load_model(self):
+        return lambda number: 1 / number
+
+    def run_inference(self, batch, model, inference_args=None):
+        return map(model, batch)
+
+
+def parsed_pair(pair: tuple[str, str]) -> tuple[str, float]:
+    key, text = pair
+    return headrace.SKIP if text == "skip" else (key, float(text))
+
+
+def described(pair: tuple[str, float]) -> str:
+    key, number = pair
+    if number < 0:
+        raise ValueError("negative")
+    return f"{key} {number}"
+
+
+def number_of(pair: tuple[str, float]) -> float:
+    return pair[1]
+
+
+def element_of(record: tuple[Any, tuple[type, str, list[str]]]) -> str:
+    return repr(record[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "runner", "monitoring"),
+    [
+        (AT_RUN_TIME, FnApiRunner, None),
+        pytest.param(AT_RUN_TIME, DirectRunner, beam.Map(number_of), marks=SLOW),
+        pytest.param(OFF, FnApiRunner, None, marks=SLOW),
+        pytest.param(OFF, DirectRunner, None, marks=SLOW),
+        pytest.param({**OFF, **AT_RUN_TIME}, FnApiRunner, None, marks=SLOW),
+    ],
+    ids=str,
+)
+def test_predictions_dead_letters_and_skips_pass(options, runner, monitoring):
+    handler = KeyedModelHandler(Reciprocal()).with_preprocess_fn(parsed_pair).with_postprocess_fn(described)
+    with beam.Pipeline(runner=runner(), options=PipelineOptions(**options)) as pipeline:
+        pairs = pipeline | beam.Create([("a", "2"), ("b", "x"), ("c", "0"), ("d", "-2"), ("e", "skip")])
+        infer = RunInference(handler, monitoring_transform=monitoring).with_exception_handling(threshold=0.9)
+        values, dead, _ = pairs | infer.with_skipped_elements()
+        assert_that(values, equal_to(["a 0.5"]), "values")
+        for label, (record,), element in [
+            ("before", dead.failed_preprocessing, "('b', 'x')"),
+            ("in", [dead.failed_inferences], "[('c', 0.0)]"),
+            ("after", dead.failed_postprocessing, "('d', -0.5)"),
+        ]:
+            elements = record | f"Element {label}" >> beam.Reshuffle() | f"Take {label}" >> beam.Map(element_of)
+            assert_that(elements, equal_to([element]), label)
+        rows = dead | DeadLetterRows() | beam.Map(lambda row: row.stage)
+        assert_that(rows, equal_to(["preprocessing", "inference", "postprocessing"]), "rows")
+
+
 # ---------------------------------------------------------------------------------------------------- beside Beam's
 
 KEYED = [("k", "a"), ("l", "bb")]
@@ -209,28 +317,16 @@ def maybe(module):
     return module.MaybeKeyedModelHandler(results(module))
 
 
-def rows(result):
-    return beam.Row(length=len(result.example), text="x")
-
-
 PAIR = typehints.Tuple[str, EitherResult]
 HANDLERS = {
-    "results": (TEXTS, results, EitherResult),
-    "keyed": (KEYED, keyed, PAIR),
     "mapped": (KEYED, mapped, PAIR),
     "maybe keyed": (KEYED, maybe, typehints.Any),
-    "preprocessed": ([1, 2], lambda m: results(m).with_preprocess_fn(of_number), EitherResult),
     "preprocessed pairs": (
         [(1, "a")],
         lambda m: keyed(m).with_preprocess_fn(lambda pair: (str(pair[0]), pair[1])),
         PAIR,
     ),
     "postprocessed twice": (TEXTS, lambda m: results(m).with_postprocess_fn(len).with_postprocess_fn(of_number), str),
-    "postprocessed to rows": (
-        TEXTS,
-        lambda m: results(m).with_postprocess_fn(rows),
-        RowTypeConstraint.from_fields([("length", int), ("text", str)]),
-    ),
     "postprocessed pairs": (
         KEYED,
         lambda m: keyed(m).with_postprocess_fn(lambda pair: (pair[0], str(pair[1]))),
@@ -265,32 +361,13 @@ def test_types_are_never_weaker_than_beams(elements, handler, expected):
         assert own != typehints.Any or beams == typehints.Any
 
 
-def updates(pipeline):
-    return pipeline | "Updates" >> beam.Create([headrace.beam.ModelMetadata("b", "b")])
-
-
-def arguments(pipeline):
-    return AsDict(pipeline | "Arguments" >> beam.Create([("a", 1)]))
-
-
 @pytest.mark.parametrize("duration", [{}, {"max_batch_duration_secs": 1}], ids=["direct", "waiting"])
-@pytest.mark.parametrize(
-    "option",
-    [
-        None,
-        ("model_metadata_pcoll", updates),
-        ("inference_args", arguments),
-        ("monitoring_transform", lambda _: beam.Map(print)),
-        ("watch_model_pattern", lambda _: "/tmp/*"),
-    ],
-    ids=lambda option: option[0] if option else "plain",
-)
-def test_types_are_kept_on_a_stream(duration, option):
+@pytest.mark.parametrize("monitoring", [None, beam.Map(print)], ids=["plain", "monitored"])
+def test_types_are_kept_on_a_stream(duration, monitoring):
     pipeline = beam.Pipeline(runner=FnApiRunner(), options=PipelineOptions(streaming=True))
-    options = {option[0]: option[1](pipeline)} if option else {}
     handler = results(headrace.beam, **duration).with_postprocess_fn(to_sentence)
     texts = pipeline | test_stream.TestStream().add_elements(TEXTS).with_output_types(str)
-    assert (texts | headrace.beam.RunInference(handler, **options)).element_type is Sentence
+    assert (texts | RunInference(handler, monitoring_transform=monitoring)).element_type is Sentence
 
 
 def test_type_of_predictions_is_ours_alone_while_beams_module_is_not_loaded(monkeypatch):

@@ -5,16 +5,15 @@ from __future__ import annotations
 import tempfile
 
 import apache_beam as beam
+import numpy
 import pytest
 from apache_beam.ml.rag.types import Chunk, Content
 from apache_beam.ml.transforms.base import EmbeddingsManager, EmbeddingTypeAdapter, MLTransform, _TextEmbeddingHandler
 
 import headrace
-import openai_endpoint
 from headrace import ConfigurationError
 from headrace.beam import Embeddings, RunInference
-from http_endpoint import serving
-from toys import Acting
+from toys import Acting, each
 
 
 def lengths(texts):
@@ -42,50 +41,38 @@ def embedded(run, elements, embeddings, tmp_path, label="Embed"):
 def test_items_get_vectors_and_keep_all_else_and_other_consumers_see_them_as_they_were(run, tmp_path):
     given = items("one", "three")
     elements = run.create(given) | beam.Map(lambda item: item)
-    transform = MLTransform(write_artifact_location=str(tmp_path / "artefacts")).with_transform(Embeddings(LENGTHS))
+    transform = MLTransform(write_artifact_location=str(tmp_path / "artefacts"))
+    transform = transform.with_transform(Embeddings(LENGTHS, metrics_namespace="mine"))
     out, before = run.values(out=elements | transform, before=elements | "Before" >> beam.Map(lambda item: item))
     assert vectors(out) == {"id of one": [3.0, 1.0], "id of three": [5.0, 1.0]}
     assert [(item.content.text, item.metadata) for item in out] == [(one.content.text, one.metadata) for one in given]
     assert vectors(before) == {"id of one": None, "id of three": None}
+    assert run.metrics()["mine", "num_inferences"] == 2  # options are those of RunInference
 
 
 ROW = {"title": "one", "text": "three", "id": 1}
 
 
-@pytest.mark.parametrize(
-    "row", [dict, pytest.param(beam.Row, marks=pytest.mark.since_beam("2.77", reason="older adapters know dicts only"))]
-)
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [("text", {"text": [5.0, 1.0]}), (["title", "text"], {"title": [3.0, 1.0], "text": [5.0, 1.0]})],
-)
-def test_columns_are_replaced(run, tmp_path, row, columns, expected):
-    (found,) = run.values(out=embedded(run, [row(**ROW)], Embeddings(LENGTHS, columns), tmp_path))
-    assert (found if row is dict else found._asdict()) == {**ROW, **expected}
-
-
-def test_columns_share_one_model(run, tmp_path):
+def test_columns_are_replaced_by_the_vectors_of_one_model(run, tmp_path):
     handler = Acting(lengths, load=lambda: tempfile.mkdtemp(prefix="load-", dir=tmp_path))
-    run.values(out=embedded(run, [ROW] * 3, Embeddings(handler, ["title", "text"]), tmp_path))
+    found = run.values(out=embedded(run, [ROW] * 3, Embeddings(handler, ["title", "text"]), tmp_path))
+    assert found == [{"title": [3.0, 1.0], "text": [5.0, 1.0], "id": 1}] * 3
     assert len(list(tmp_path.glob("load-*"))) == 1
+
+
+@pytest.mark.since_beam("2.77", reason="older adapters know dicts only")
+def test_column_of_beams_rows_is_replaced(run, tmp_path):
+    (found,) = run.values(out=embedded(run, [beam.Row(**ROW)], Embeddings(LENGTHS, "text"), tmp_path))
+    assert found._asdict() == {**ROW, "text": [5.0, 1.0]}
 
 
 def test_elements_of_other_types_with_an_adapter(run, tmp_path):
     adapter = EmbeddingTypeAdapter(
         lambda pairs: [pair[1] for pair in pairs], lambda pairs, made: [(pairs[0][0], made[0])]
     )
-    out = embedded(run, [(1, "one")], Embeddings(LENGTHS, type_adapter=adapter), tmp_path)
+    handler = Acting(each(lambda text: headrace.PredictionResult(text, numpy.array([len(text), 1.0]))))
+    out = embedded(run, [(1, "one")], Embeddings(handler, type_adapter=adapter), tmp_path)
     assert run.values(out=out) == [(1, [3.0, 1.0])]
-
-
-def test_artefacts_hold_functions_without_a_name(make_run, tmp_path):
-    doubled = LENGTHS.with_preprocess_fn(lambda text: text * 2).with_postprocess_fn(lambda vector: vector[:1])
-    first, second = make_run(), make_run()
-    assert vectors(first.values(out=embedded(first, items("one"), Embeddings(doubled), tmp_path))) == {
-        "id of one": [6.0]
-    }
-    reading = second.create(items("one")) | MLTransform(read_artifact_location=str(tmp_path / "artefacts"))
-    assert vectors(second.values(out=reading)) == {"id of one": [6.0]}
 
 
 def refusing(text):
@@ -106,9 +93,6 @@ def caught(make_run, tmp_path, reads, embeddings, rows):
     return run.values(good=good, bad=bad | "Shuffle" >> beam.Reshuffle())
 
 
-WRITTEN_OR_READ = pytest.mark.parametrize("reads", [False, True], ids=["written", "read"])
-
-
 class Lengths(headrace.ModelHandler):
     """Survives jsonpickle, which loses functions without a name."""
 
@@ -127,25 +111,24 @@ class OfOnesOwn(EmbeddingsManager):
         return RunInference(_TextEmbeddingHandler(self))
 
 
-@WRITTEN_OR_READ
-def test_manager_of_ones_own_around_run_inference(make_run, tmp_path, reads):
+def test_manager_of_ones_own_around_run_inference(make_run, tmp_path):
     rows = [{"text": text, "id": 1} for text in ("one", "bad")]
-    found, failed = caught(make_run, tmp_path, reads, OfOnesOwn(columns=["text"]), rows)
+    found, failed = caught(make_run, tmp_path, True, OfOnesOwn(columns=["text"]), rows)
     assert found == [{"text": [3.0, 1.0], "id": 1}]
     assert [(row.element, row.msg) for row in failed] == [([rows[1]], "ValueError('a bad text')")]
 
 
-@WRITTEN_OR_READ
+@pytest.mark.parametrize("reads", [False, True], ids=["written", "read"])
 def test_an_element_that_fails_anywhere_is_a_dead_letter_of_mltransform(make_run, tmp_path, reads):
     rows = [{"text": text, "id": 1} for text in ("one", "bad", "flat", "refused", "skipped")] + [{"id": 2}]
-    embeddings = Embeddings(LENGTHS.with_preprocess_fn(refusing), ["text"])
-    found, failed = caught(make_run, tmp_path, reads, embeddings, rows)
-    assert found == [{"text": [3.0, 1.0], "id": 1}]
+    handler = LENGTHS.with_preprocess_fn(refusing).with_postprocess_fn(lambda vector: vector * 2)  # without a name
+    found, failed = caught(make_run, tmp_path, reads, Embeddings(handler, ["text"]), rows)
+    assert found == [{"text": [3.0, 1.0, 3.0, 1.0], "id": 1}]
     assert all(len(row.element) == 1 for row in failed)
     said = {row.element[0].get("text"): row.msg for row in failed}
     assert said["bad"] == "ValueError('a bad text')"
     assert said["refused"] == "KeyError('refused')"
-    assert said["flat"].startswith("TypeError('a vector is a list of numbers, not 4.0")
+    assert said["flat"].startswith("TypeError('a vector is a list of numbers, not 8.0")
     assert "columns" in said[None]
     assert len(failed) == 4
 
@@ -153,23 +136,6 @@ def test_an_element_that_fails_anywhere_is_a_dead_letter_of_mltransform(make_run
 def test_without_exception_handling_a_bad_element_raises(run, tmp_path):
     with pytest.raises(Exception, match="a bad text"):
         run.values(out=embedded(run, items("one", "bad"), Embeddings(LENGTHS), tmp_path))
-
-
-def test_options_are_those_of_run_inference(run, tmp_path):
-    embeddings = Embeddings(LENGTHS, metrics_namespace="mine")
-    run.values(out=embedded(run, items("one"), embeddings, tmp_path))
-    assert run.metrics()["mine", "num_inferences"] == 1
-
-
-def test_vectors_of_an_endpoint(run, tmp_path):
-    pytest.importorskip("openai", reason="not beside the oldest Beam")
-    from headrace.handlers.openai_inference import OpenAIEmbeddingsModelHandler
-
-    with serving(openai_endpoint.speaking()) as server:
-        handler = OpenAIEmbeddingsModelHandler("m", url=f"{server.url}/v1")
-        found = run.values(out=embedded(run, items(*"abc"), Embeddings(handler), tmp_path))
-        assert vectors(found) == {f"id of {text}": openai_endpoint.vector_of(text) for text in "abc"}
-        assert sorted(len(asked["input"]) for asked in server.requests) == [3]
 
 
 @pytest.mark.parametrize(

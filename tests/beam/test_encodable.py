@@ -12,7 +12,7 @@ import apache_beam as beam
 import pytest
 
 from headrace import SKIP
-from headrace.beam import DeadLetterRows, KeyedModelHandler, ModelHandler, RunInference
+from headrace.beam import DeadLetterRows, KeyedModelHandler, RunInference
 from headrace.beam.outputs import encodable_record
 from headrace.core.result import ErrorRecord
 from toys import Acting
@@ -47,12 +47,8 @@ UNCODABLE = makers()
 made = making(UNCODABLE)
 
 
-class Refusing(ModelHandler):
-    def load_model(self):
-        return None
-
-    def run_inference(self, batch, model, inference_args=None):
-        raise ValueError(f"refused {batch[0] if isinstance(batch[0], str) else ''}")
+def refuse(batch):
+    raise ValueError(f"refused {batch[0] if isinstance(batch[0], str) else ''}")
 
 
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
@@ -75,12 +71,12 @@ class TestAcrossAShuffle:
         assert {one if isinstance(one, str) else one["name"] for one in elements} == set(UNCODABLE)  # one stays a name
 
     def test_skipped_elements(self, run):
-        handler = Refusing().with_preprocess_fn(lambda _: SKIP).with_preprocess_fn(made)
+        handler = Acting(refuse).with_preprocess_fn(lambda _: SKIP).with_preprocess_fn(made)
         _, skipped = run.create(UNCODABLE) | RunInference(handler).with_skipped_elements()
         self.check([tuple(element.values()) for element in run.values(skipped=skipped | beam.Reshuffle())])
 
     def test_examples_keys_and_rows(self, run):
-        handler = KeyedModelHandler(Refusing(max_batch_size=3))
+        handler = KeyedModelHandler(Acting(refuse, max_batch_size=3))
         handler = handler.with_preprocess_fn(lambda name: ((name, UNCODABLE[name]()), UNCODABLE[name]()))
         _, dead = run.create(UNCODABLE) | RunInference(handler).with_exception_handling()
         rows = dead | DeadLetterRows() | "Rows" >> beam.Reshuffle()

@@ -17,12 +17,12 @@ from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.beam import KeyedModelHandler, KeyModelMapping, ModelHandler, RunInference
+from headrace.beam import RunInference
 from headrace.beam.buffer import BufferDoFn, Chunk, ChunkCoder
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, prepare
 from headrace.testing import FakeClock, SlowHandler
-from toys import fixed
+from toys import Acting, fixed
 
 NOW = [0.0]
 """The current time in seconds, set by the stream's elements."""
@@ -30,16 +30,8 @@ SEEN: list = []
 """The outputs: (value, timestamp, start of the window), in seconds."""
 
 
-class Sizes(ModelHandler):
-    """Answers each example with its batch."""
-
-    def load_model(self):
-        return sorted
-
-    def run_inference(self, batch, model, inference_args=None):
-        if 13 in batch:
-            raise ValueError("thirteen")
-        return [(example, model(batch)) for example in batch]
+SIZES = Acting(lambda batch: [(example, sorted(batch)) for example in batch])
+"""Answers each example with its batch."""
 
 
 def now():
@@ -85,18 +77,14 @@ class Stream:
         options = PipelineOptions(streaming=True)
         with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:
             elements = pipeline | self._stream.advance_watermark_to_infinity() | "Time" >> beam.Map(set_clock)
-            out = (elements | beam.WindowInto(into, allowed_lateness=lateness) if into else elements) | transform
-            if isinstance(out, tuple):
-                good, dead = out
-                _ = dead.failed_inferences | "Letters" >> beam.Map(lambda record: record[0]) | "Dead" >> beam.Map(see)
-                out = good
-            _ = out | "Good" >> beam.Map(see)
+            windowed = elements | beam.WindowInto(into, allowed_lateness=lateness) if into else elements
+            _ = windowed | transform | "See" >> beam.Map(see)
         return list(SEEN)
 
 
 def waiting(count, seconds=5, handler=None, **options):
     batching = fixed(count, max_batch_duration_secs=seconds, clock=now, **options)
-    return RunInference(handler or Sizes(), batching=batching)
+    return RunInference(handler or SIZES, batching=batching)
 
 
 FIXED, SLIDING, SESSIONS = window.FixedWindows(10), window.SlidingWindows(10, 5), window.Sessions(10)
@@ -109,7 +97,7 @@ TOGETHER = {
     ),
     "before preprocessing": (
         Stream().add("a", "bb", "ccc"),
-        waiting(2, handler=Sizes().with_preprocess_fn(len)),
+        waiting(2, handler=SIZES.with_preprocess_fn(len)),
         {(None, 1, 2), (None, 3)},
     ),
     "in buckets, by weight": (
@@ -159,23 +147,21 @@ INTO = [FIXED, SLIDING, SESSIONS]
 @pytest.mark.parametrize("arguments", [False, True])
 def test_state_is_in_the_global_window(into, lateness, arguments):
     """In any other window Flink drops late elements; the bundle-based direct runner does not."""
-    pipeline = beam.Pipeline(runner=FnApiRunner())
+    pipeline = beam.Pipeline()
     side = pipeline | "Side" >> beam.Create([("a", 1)]) | "Side's" >> beam.WindowInto(window.FixedWindows(10))
     batching = BatchingConfig(max_batch_duration_secs=5)
-    transform = RunInference(Sizes(), batching=batching, inference_args=beam.pvalue.AsDict(side) if arguments else None)
+    transform = RunInference(SIZES, batching=batching, inference_args=beam.pvalue.AsDict(side) if arguments else None)
     elements = pipeline | beam.Create([1])
     elements.is_bounded = False
     _ = elements | beam.WindowInto(into, allowed_lateness=lateness) | transform
-    proto = pipeline.to_runner_api()
-    parts = proto.components
+    parts = pipeline.to_runner_api().components
+    pardos = [step for step in parts.transforms.values() if step.spec.urn == common_urns.primitives.PAR_DO.urn]
     windows = []
-    for step in parts.transforms.values():
-        if step.spec.urn == common_urns.primitives.PAR_DO.urn:
-            payload = beam_runner_api_pb2.ParDoPayload.FromString(step.spec.payload)
-            if payload.state_specs:
-                (given_,) = step.inputs.values()
-                strategy = parts.pcollections[given_].windowing_strategy_id
-                windows.append(parts.windowing_strategies[strategy].window_fn.urn)
+    for step in pardos:
+        if beam_runner_api_pb2.ParDoPayload.FromString(step.spec.payload).state_specs:
+            (given_,) = step.inputs.values()
+            strategy = parts.pcollections[given_].windowing_strategy_id
+            windows.append(parts.windowing_strategies[strategy].window_fn.urn)
     waits = not (arguments and into == INTO[2])  # each element sees the arguments of its own window
     assert windows == [common_urns.global_windows.urn] * waits
 
@@ -192,15 +178,8 @@ def test_late_elements_come_out(into, lateness):
     )
 
 
-def test_bad_element_is_the_only_dead_letter():
-    seen = Stream().add(*range(10, 18)).run(waiting(4).with_exception_handling())
-    assert [value for value, stamp, _ in seen if value == [13] and stamp == 13.0] == [[13]]
-    assert sorted(value[0] for value, _, _ in seen if value != [13]) == [10, 11, 12, 14, 15, 16, 17]
-
-
 def test_elements_that_are_batches_do_not_wait():
-    handler = Sizes().with_no_batching()
-    seen = Stream().add((1, 2), (3,)).run(waiting(2, handler=handler))
+    seen = Stream().add((1, 2), (3,)).run(waiting(2, handler=SIZES.with_no_batching()))
     assert sorted(value for value, _, _ in seen) == [(1, [1, 2]), (2, [1, 2]), (3, [3])]
 
 
@@ -213,14 +192,6 @@ def test_sessions_merge_after_the_wait():
         found = grouped | "At" >> beam.Map(lambda pair, where=beam.DoFn.WindowParam: (sorted(pair[1]), where))
         ends = [([1, 5, 14], 1, 24), ([40], 40, 50)]
         assert_that(found, equal_to([(n, window.IntervalWindow(start, end)) for n, start, end in ends]))
-
-
-def test_models_have_buffers_of_their_own():
-    handler = KeyedModelHandler([KeyModelMapping(["a"], Sizes()), KeyModelMapping(["b"], Sizes())])
-    stream = Stream().add(("a", 1), ("b", 2), ("a", 3), ("b", 4), ("c", 5))
-    seen = stream.run(waiting(2, handler=handler).with_exception_handling())
-    assert [value for value, _, _ in seen if value == [("c", 5)]] == [[("c", 5)]]
-    assert {tuple(value[1][1]) for value, _, _ in seen if value != [("c", 5)]} == {(1, 3), (2, 4)}
 
 
 def test_adaptive_size_is_learnt_across_bundles(run):
@@ -281,7 +252,7 @@ def chunk(coder, stamps, waited=0.0):
 )
 def test_watermark_hold_is_the_earliest_element_and_the_timer_stays(arrivals, target):
     batching = fixed(target, max_batch_duration_secs=5, clock=now)
-    wait = BufferDoFn(prepare(Sizes(), InferenceRequest(batching=batching)), WINDOW_CODER)
+    wait = BufferDoFn(prepare(SIZES, InferenceRequest(batching=batching)), WINDOW_CODER)
     coder = ChunkCoder(beam.coders.VarIntCoder())
     wait.setup()
     bag, state, due, window_end = Bag(), Value(), Timer(), Timer()
@@ -318,5 +289,5 @@ def test_watermark_hold_is_the_earliest_element_and_the_timer_stays(arrivals, ta
 def test_prism_must_not_split_bundles_if_elements_wait(waits_secs):
     pipeline = beam.Pipeline()
     elements = pipeline | test_stream.TestStream().advance_watermark_to_infinity()
-    _ = elements | RunInference(Sizes(), batching=BatchingConfig(max_batch_duration_secs=waits_secs))
+    _ = elements | RunInference(SIZES, batching=BatchingConfig(max_batch_duration_secs=waits_secs))
     assert bool(pipeline.options.view_as(DebugOptions).lookup_experiment("prism_disable_sdf_split")) == bool(waits_secs)

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.beam import ModelHandler
 from headrace.models.memory import hold_heap, release_heap
+from toys import Acting
 
 AT_START = gc.get_freeze_count()
 
@@ -25,13 +26,7 @@ def test_heap_is_frozen_until_its_last_release():
 
 
 class Frozen(ModelHandler):
-    def __init__(self, loads=True):
-        super().__init__()
-        self.loads = loads
-
     def load_model(self):
-        if not self.loads:
-            raise OSError("no disk")
         model = []
         model.append(model)
         return model
@@ -47,6 +42,9 @@ def test_pipeline_freezes_the_heap_but_not_its_models(run):
 
 
 def test_pipeline_whose_model_fails_to_load_unfreezes_the_heap(run):
+    def fail():
+        raise OSError("no disk")
+
     with pytest.raises(Exception, match="no disk"):
-        run.infer([1], Frozen(loads=False))
+        run.infer([1], Acting(load=fail))
     assert gc.get_freeze_count() == 0

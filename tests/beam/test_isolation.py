@@ -1,18 +1,21 @@
-"""With its model in a host, a pipeline has the same values, timestamps, windows, dead letters and metrics."""
+"""In a host, or on a second thread, a model has the same values, timestamps, windows, dead letters and metrics."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import apache_beam as beam
 import pytest
+from apache_beam.metrics import Metrics
 from apache_beam.transforms import window
 
-from headrace import PlacementConfig
+from headrace import BatchingConfig
 from headrace.beam import ModelHandler, RunInference
+from headrace.runtime import background
 from pipelines import by_second
-from toys import Acting
+from toys import Acting, Always
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -22,12 +25,8 @@ MB = 1 << 20
 class Adder(ModelHandler):
     """Adds a number from a large model; some examples raise, kill the process or hang."""
 
-    def __init__(self, amount=1, **options):
-        super().__init__(**options)
-        self.amount = amount
-
     def load_model(self):
-        return self.amount, bytearray(os.urandom(MB)) * 64
+        return 1, bytearray(os.urandom(MB)) * 64
 
     def run_inference(self, batch, model, inference_args=None):
         if 13 in batch:
@@ -36,7 +35,7 @@ class Adder(ModelHandler):
             signal.raise_signal(signal.SIGKILL)
         if 98 in batch:
             signal.pause()
-        return [example + model[0] + (inference_args or {}).get("plus", 0) for example in batch]
+        return [example + model[0] for example in batch]
 
     def get_num_bytes(self, batch):
         return 8 * len(batch)
@@ -81,31 +80,13 @@ def test_outputs_and_metrics_are_the_same_in_a_host(make_run):
     assert there[1]["RunInference", "num_inferences"] == 13
 
 
-@pytest.mark.parametrize(
-    ("arguments", "handling"),
-    [
-        ({"placement": PlacementConfig(isolate=True)}, None),
-        ({}, {"timeout": 60}),
-        ({}, {"use_subprocess": True}),
-    ],
-)
-def test_options_that_isolate(run, processes, arguments, handling):
-    transform = RunInference(Where(max_batch_size=2), **arguments)
-    out = run.create(range(9)) | (transform if handling is None else transform.with_exception_handling(**handling))
-    found = run.values(good=out if handling is None else out[0])
-    [host] = {host for _, *hosts in found for host in hosts}
-    assert host != os.getpid()
-    assert processes() == []
-
-
 def refuse_to_load():
     raise OSError("no such model")
 
 
-@pytest.mark.parametrize(("isolate", "elements"), [(False, [1]), (True, [])])
-def test_model_that_does_not_load_fails_the_pipeline_with_and_without_elements(run, processes, isolate, elements):
+def test_model_that_does_not_load_fails_a_pipeline_without_elements(run, processes):
     with pytest.raises(OSError, match="no such model"):
-        run.infer(elements, Acting(load=refuse_to_load), isolate=isolate)
+        run.infer([], Acting(load=refuse_to_load), isolate=True)
     assert processes() == []
 
 
@@ -125,10 +106,39 @@ def test_lost_hosts_are_counted(run):
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_threads_share_a_model_or_its_host_and_count_together(make_run, isolate):
+def test_threads_share_a_model_or_its_host_and_count_together(make_run, processes, isolate):
     run = make_run(direct_num_workers=2, direct_running_mode="multi_threading")
-    found = run.infer(run.create(range(200)) | beam.Reshuffle(), Where(max_batch_size=5), isolate=isolate)
+    infer = RunInference(Where(max_batch_size=5)).with_exception_handling(use_subprocess=isolate)
+    good, _ = run.create(range(200)) | beam.Reshuffle() | infer
+    found = run.values(good=good)
     assert [host == os.getpid() for host in {host for *_, host in found}] == [not isolate]
+    assert processes() == []
     assert sorted(n for n, *_ in found) == list(range(200))
     assert run.metrics()["RunInference", "num_inferences"] == 200
     assert run.metrics()["RunInference", "load_model_latency_milli_secs"].count == 1
+
+
+def count(batch):
+    """Counts calls and their sizes; fails for 5."""
+    assert threading.current_thread().name.startswith("headrace-model")
+    Metrics.counter("own", "calls").inc()
+    Metrics.distribution("own", "sizes").update(len(batch))
+    if 5 in batch:
+        raise ValueError("5")
+    return [example * 10 for example in batch]
+
+
+def test_metrics_timestamps_and_windows_are_the_same_on_a_second_thread(run, monkeypatch):
+    monkeypatch.setattr(background, "AdaptiveOverlap", Always)
+    rows = by_second(run, "Rows", [(n, n) for n in range(20)], window.SlidingWindows(10, 5))
+    handler = Acting(count).with_postprocess_fn(lambda value: value + 1)
+    good, failed = rows | RunInference(handler, batching=BatchingConfig(4, 4)).with_exception_handling()
+    found, dead = run.collect(good=good, dead=failed.failed_inferences)
+    starts = range(-5, 20, 5)
+    expected = [(n * 10 + 1, n, (s, s + 10)) for n in range(20) if n != 5 for s in starts if s <= n < s + 10]
+    assert sorted(found) == expected
+    assert [record[0] for record, *_ in dead] == [[5], [5]]
+    sizes = run.metrics()["own", "sizes"]
+    assert sizes.count == run.metrics()["own", "calls"]
+    assert (sizes.min, sizes.max) == (1, 4)
+    assert sizes.sum > 20

@@ -14,7 +14,6 @@ from headrace.beam import RunInference, report
 from headrace.beam.pipeline_report import totals_of
 from metered import ASKED, AsyncMetered, LocalMetered, Metered
 
-BOTH = pytest.mark.parametrize("kind", [Metered, AsyncMetered])
 PRICES = {"m": Price(input=1.0, output=2.0, request=0.5)}
 
 
@@ -28,7 +27,7 @@ def predicted(elements, expected, handler, **options):
     return result, {one.key.metric.name: one.result for one in result.metrics().query()["counters"]}
 
 
-@BOTH
+@pytest.mark.parametrize("kind", [Metered, AsyncMetered])
 def test_pipeline_counts_what_it_uses(kind):
     result, counters = predicted([1, 2, 3], [2, 4, 6], kind(), budget=Budget(prices=PRICES))
     figures = {name: counters[name] for name in ("billed_requests", "input_tokens", "output_tokens", "cost_micros")}
@@ -39,9 +38,7 @@ def test_pipeline_counts_what_it_uses(kind):
         "cost_micros": pytest.approx(4_506_000, abs=3),
     }
     assert counters["m-_input_tokens"] == 3_000_000
-    used = totals_of(result).usage["m"]
-    assert (used.requests, used.input_tokens, used.output_tokens) == (3, 3_000_000, 3000)
-    assert used.cost == pytest.approx(4.506, abs=1e-5)
+    assert totals_of(result).usage["m"].cost == pytest.approx(4.506, abs=1e-5)
 
 
 def test_pipeline_asks_only_for_what_is_not_in_its_cache(tmp_path):
@@ -79,8 +76,7 @@ def read(start, stop):
         yield n
 
 
-@BOTH
-@pytest.mark.parametrize("fallback", [None, LocalMetered()])
+@pytest.mark.parametrize(("kind", "fallback"), [(Metered, LocalMetered()), (AsyncMetered, None)])
 def test_pipeline_whose_budget_is_spent_fails_at_once_with_one_error_whatever_is_caught(kind, fallback):
     ASKED.clear()
     READ.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 
@@ -11,10 +10,17 @@ import apache_beam.ml.inference.base as incumbent
 import pytest
 
 import headrace.beam
-from headrace import ConfigurationError, NotYetHonouredWarning, PredictionCountError
-from headrace.beam import ModelHandler, PredictionResult, RunInference
+from headrace import ConfigurationError, NotYetHonouredWarning, PredictionCountError, UnsupportedError
+from headrace.beam import (
+    KeyedModelHandler,
+    KeyModelMapping,
+    KeyModelPathMapping,
+    ModelHandler,
+    PredictionResult,
+    RunInference,
+)
 from headrace.testing import DoublingHandler
-from toys import Acting, fixed
+from toys import Acting, Poisoned, fixed
 
 
 class Adder(ModelHandler):
@@ -98,19 +104,8 @@ def test_remote_handler_written_for_beam_has_beams_retries_and_none_in_parts(run
     assert run.metrics()["remote", "calls"] == 1 + retries
 
 
-def test_from_callable_makes_a_transform(run):
-    out = run.create([1]) | RunInference.from_callable(Adder, amount=5)
-    assert inferences(run.values(out=out)) == [6]
-
-
-def test_identifier_shares_one_model(run):
-    pcoll = run.create([1])
-    one, two = (
-        pcoll | label >> RunInference(Adder(), model_identifier="adder", metrics_namespace=label)
-        for label in ("one", "two")
-    )
-    run.values(one=one, two=two)
-    assert sum(("load_model_latency_milli_secs" in key) for key in run.metrics()) == 1
+def test_from_callable_makes_a_transform():
+    assert RunInference.from_callable(Adder, amount=5)._model_handler.amount == 5
 
 
 def test_annotations_describe_the_handler_and_what_monitors_it():
@@ -140,8 +135,6 @@ def test_resource_hints_reach_the_runner():
     [
         ("inference_arg", "; did you mean 'inference_args'?"),
         ("timeout", ": it belongs to RunInference(...).with_exception_handling(timeout=...) or headrace.predict("),
-        ("batch_size", ": use max_batch_size=... of the model handler"),
-        ("min_batch_size", ": it belongs to the model handler: SomeModelHandler(..., min_batch_size=...)."),
     ],
 )
 def test_unknown_arguments_are_errors_that_say_where_they_belong(name, advice):
@@ -169,12 +162,6 @@ def test_transform_applied_again_loads_its_model_again(make_run, tmp_path):
         assert inferences(run.values(out=run.create([0]) | transform)) == [amount]
 
 
-@pytest.mark.parametrize("timeout", [0, -1, "5", float("inf"), float("nan")])
-def test_timeout_must_be_a_positive_number(timeout):
-    with pytest.raises(ConfigurationError, match="timeout must be a positive number of seconds, not "):
-        RunInference(Adder()).with_exception_handling(timeout=timeout)
-
-
 def test_dead_letters_are_of_headraces_class_and_of_beams():
     infer = RunInference(DoublingHandler().with_preprocess_fn(int)).with_exception_handling()
     _, dead = beam.Pipeline() | beam.Create([1]) | infer
@@ -185,19 +172,35 @@ def test_dead_letters_are_of_headraces_class_and_of_beams():
     assert (inference, list(before), list(after)) == (dead.failed_inferences, list(dead.failed_preprocessing), [])
 
 
-@pytest.mark.large
-def test_dead_letters_do_not_load_beams_module():
-    code = """
-import sys
-import apache_beam as beam
-from headrace.beam import RunInference, RunInferenceDLQ
-from headrace.testing import DoublingHandler
+def test_dead_letters_do_not_load_beams_module(monkeypatch):
+    monkeypatch.delitem(sys.modules, incumbent.__name__)
+    _, dead = beam.Pipeline() | beam.Create([1]) | RunInference(DoublingHandler()).with_exception_handling()
+    assert type(dead) is headrace.beam.RunInferenceDLQ
+    assert incumbent.__name__ not in sys.modules
 
-_, dead = beam.Pipeline() | beam.Create([1]) | RunInference(DoublingHandler()).with_exception_handling()
-assert type(dead) is RunInferenceDLQ
-assert "apache_beam.ml.inference.base" not in sys.modules
-"""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+MAPPINGS = [KeyModelMapping(["a", "b"], DoublingHandler()), KeyModelMapping(["c"], Poisoned())]
+
+
+@pytest.mark.filterwarnings("ignore:apache_beam's own RunInference")
+def test_keyed_handler_of_several_models_runs_in_beams_transform(make_run):
+    def predicted(pairs, **options):
+        run = make_run()
+        return sorted(
+            run.values(out=run.create(pairs) | incumbent.RunInference(KeyedModelHandler(MAPPINGS, **options)))
+        )
+
+    found = predicted([("a", 1), ("c", 2), ("b", 3)], max_models_per_worker_hint=1)
+    assert found == [("a", PredictionResult(1, 2)), ("b", PredictionResult(3, 6)), ("c", 102)]
+    with pytest.raises(Exception, match="poison"):
+        predicted([("c", -1)])
+
+
+def test_keyed_handler_refuses_newer_models_from_beams_transform():
+    handler = KeyedModelHandler(MAPPINGS)
+    assert handler.update_model_paths(handler.load_model(), None) is None
+    with pytest.raises(UnsupportedError, match=r"run it with headrace\.beam\.RunInference"):
+        handler.update_model_paths(handler.load_model(), [KeyModelPathMapping(["a"], "path")])
 
 
 def test_error_of_a_pipeline_has_the_type_of_the_error(run):
@@ -207,13 +210,12 @@ def test_error_of_a_pipeline_has_the_type_of_the_error(run):
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("options", [{}, {"batch_length_fn": abs}], ids=["as-they-come", "sorted"])
-def test_two_runs_have_the_same_batches(make_run, options):
+def test_two_runs_have_the_same_batches(make_run):
     """So that predictions, whose last bits may depend on their batch, are the same bytes."""
     rows = [(n * 7919) % 1000 for n in range(1000)]
 
     def answers(size):
-        handler = Acting(lambda batch: [list(batch)] * len(batch), min_batch_size=size, max_batch_size=size, **options)
-        return make_run().infer(rows, handler)
+        handler = Acting(lambda batch: [list(batch)] * len(batch))
+        return make_run().infer(rows, handler, batching=fixed(size, length_fn=abs))
 
     assert answers(48) == answers(48) != answers(47)

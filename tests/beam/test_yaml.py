@@ -51,9 +51,8 @@ def score(run, rows, handler, **options):
     return [sorted((row._asdict() for row in one), key=str) for one in (found if len(outputs) > 1 else [found])]
 
 
-@pytest.mark.parametrize("type_", ["sklearn-pandas", "SklearnModelHandlerPandas"])
-def test_field_is_a_row_of_the_prediction(run, model, type_):
-    ((one, two),) = score(run, ROWS, made(model, type_), columns=SEEN)
+def test_field_is_a_row_of_the_prediction(run, model):
+    ((one, two),) = score(run, ROWS, made(model), columns=SEEN)
     assert {name: one[name] for name in FIELDS} == {"id": 1, "age": 20, "city": "a"}
     assert [row["inference"].inference for row in (one, two)] == ["no", "yes"]
     assert one["inference"].model_id == model
@@ -71,7 +70,8 @@ def test_field_is_what_a_handler_of_ones_own_predicts(run):
 def test_functions_before_and_after_the_model_and_the_name_of_the_field(run, model, tmp_path):
     (tmp_path / "mine.py").write_text("def frame(row):\n    return {'age': row.age + 30, 'city': row.city}\n")
     before = {"path": str(tmp_path / "mine.py"), "name": "frame"}
-    (rows,) = score(run, ROWS, made(model, preprocess=before, postprocess=LABEL), inference_tag="label")
+    handler = made(model, "SklearnModelHandlerPandas", preprocess=before, postprocess=LABEL)
+    (rows,) = score(run, ROWS, handler, inference_tag="label")
     assert rows == [{**dict(zip(FIELDS, row, strict=True)), "label": "yes"} for row in ROWS]
 
 

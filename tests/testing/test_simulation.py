@@ -33,13 +33,6 @@ def test_a_table_of_sizes_is_followed_and_prolonged():
     assert found.seconds == pytest.approx(100 * 1.5)
 
 
-def test_batch_sizes_are_those_that_the_controller_learns():
-    found = simulate(plan(rows=100_000, models={"m": MODEL}))
-    assert (
-        0.9 * 380 < found.batch_rows["m"] < 1.1 * 380
-    )  # at 380 the fixed cost is the 0.05 of a batch that is aimed at
-
-
 def test_more_workers_than_cores_share_them():
     alone, two, crowded = (
         simulate(plan(rows=100_000, machines={"workers": workers, "cores": cores}))
@@ -61,13 +54,6 @@ def test_keyed_models_are_evicted_to_make_room(placement):
     assert all(found.loads[name] >= found.evictions.get(name, 0) for name in found.loads)
 
 
-def test_the_number_of_models_is_limited():
-    found = simulate({"rows": 20_000, **KEYED, "max_models": 3, "zipf": 1.5, "rows_per_bundle": 2_000})
-    assert found.memory_bytes == 3.6e9
-    assert sum(found.loads.values()) - sum(found.evictions.values()) == 3
-    assert 10 * 3 <= sum(found.loads.values()) < 10 * 6
-
-
 def test_auto_shares_models_that_would_take_half_of_the_memory():
     both = [simulate(plan(placement="auto", machines={"workers": 4, "memory_gb": size})) for size in (8, 16)]
     assert [found.placement for found in both] == ["machine", "process"]
@@ -76,11 +62,11 @@ def test_auto_shares_models_that_would_take_half_of_the_memory():
 
 def test_a_quota_holds_a_run_back_and_refusals_and_prices_count():
     endpoint = {"latency_seconds": 0.05, "quota_per_second": 200, "refused_at_random": 0.02, "price_per_1000_rows": 3}
-    found = simulate({"rows": 20_000, "endpoints": {"e": endpoint}, "machines": {"workers": 2, "price_per_hour": 36}})
-    assert found.seconds == pytest.approx(100, rel=0.05)
+    found = simulate({"rows": 10_000, "endpoints": {"e": endpoint}, "machines": {"workers": 2, "price_per_hour": 36}})
+    assert found.seconds == pytest.approx(50, rel=0.05)
     assert found.binds.startswith("waiting for a quota")
     assert 0.02 < found.refused["e"] / found.requests["e"] < 0.08
-    assert found.cost == pytest.approx(60 + found.seconds / 100)
+    assert found.cost == pytest.approx(30 + found.seconds / 100)
 
 
 def test_an_endpoint_that_is_faster_than_the_model_costs_no_time():
@@ -128,7 +114,7 @@ GROUPED = {
 @pytest.mark.parametrize("name", GROUPED)
 def test_one_machine_may_stand_for_all(name):
     """Without keys the same to the last digit; with keys each machine has its own order of them."""
-    given = {"rows": 60_000, "machines": {"count": 24, "workers": 2, "memory_gb": 9}, **GROUPED[name]}
+    given = {"rows": 30_000, "machines": {"count": 18, "workers": 2, "memory_gb": 9}, **GROUPED[name]}
     grouped, each = (simulate(given, grouped=one) for one in (True, False))
     exact = name in ("all", "preempted")
     assert grouped.seconds == pytest.approx(each.seconds, rel=1e-9 if exact else 0.05)
@@ -154,22 +140,18 @@ def test_what_does_not_fit_into_memory_is_an_error_with_the_cure():
     [
         ({"row": 1}, "there is no key 'row'; did you mean 'rows'"),
         ({"rows": 0}, "rows must be a whole number of at least 1 .rows in all., not 0"),
-        ({"rows": True}, "rows must be a whole number"),
         ({"rows": 1.5}, "rows must be a whole number"),
         ({"route": "some"}, 'route must be "all" or "keyed"'),
         ({"zipf": 1.0}, 'zipf: .*add route = "keyed"'),
         ({"models": {}}, r"add a table \[models.NAME\]"),
         ({"models": 3}, r"models must be a table, \[models\], not 3"),
-        ({"models": {"m": 3}}, r"models.m must be a table, \[models.m\], not 3"),
         ({"models": {"m": {}}}, "the plan lacks models.m.batch_seconds: seconds of a batch"),
         ({"models": {"m": {**MODEL, "load_secs": 3}}}, "'models.m.load_secs'; did you mean 'load_seconds'"),
         ({"models": {"m": {**MODEL, "load_seconds": "3"}}}, "models.m.load_seconds must be a number of at least 0"),
         ({"models": {"m": {**MODEL, "batch_seconds": 3}}}, "models.m.batch_seconds must be { fixed = SECONDS"),
         ({"models": {"m": {**MODEL, "batch_seconds": [[1, 1]]}}}, "at least two sizes"),
-        ({"models": {"m": {**MODEL, "batch_seconds": {"fixed": 1}}}}, "lacks models.m.batch_seconds.per_row"),
         ({"models": {"m": {**MODEL, "min_batch_size": 20_000}}}, "min_batch_size 20000 is above max_batch_size 10000"),
         ({"machines": {"workers": 0}}, "machines.workers must be a whole number of at least 1"),
-        ({"machines": {"memory_gb": 0}}, "machines.memory_gb must be a number above 0"),
         ({"preemptions": {"at_hours": 3}}, "preemptions.at_hours must be a list of hours"),
         ({"endpoints": {"e": {"latency_seconds": 0}}}, "endpoints.e.latency_seconds must be a number above 0"),
         ({"endpoints": {"e": {"latency_seconds": 1, "refused_at_random": 1}}}, "refused_at_random must be at most 0.5"),

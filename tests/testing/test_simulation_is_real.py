@@ -11,6 +11,8 @@ import headrace
 from headrace.models.admission import MemoryBudget
 from headrace.testing import FakeClock, simulate
 
+pytestmark = pytest.mark.usefixtures("quick_collections")
+
 CLOCK = FakeClock()
 SEEN: list[tuple[str, int]] = []
 LOADS: Counter[str] = Counter()
@@ -35,8 +37,8 @@ class Weights:
 class Timed(headrace.ModelHandler):
     """Takes as long as ``MODEL`` says, by ``CLOCK``."""
 
-    def __init__(self, name, **options):
-        super().__init__(**options)
+    def __init__(self, name):
+        super().__init__()
         self.name = name
 
     def load_model(self):
@@ -48,17 +50,6 @@ class Timed(headrace.ModelHandler):
         SEEN.append((model.name, len(batch)))
         CLOCK.advance(0.02 + 0.001 * len(batch))
         return batch
-
-    def batch_elements_kwargs(self):
-        return {**super().batch_elements_kwargs(), **OWN_CLOCK}
-
-
-class Keyed(headrace.KeyedModelHandler):
-    def batch_elements_kwargs(self):
-        return {**super().batch_elements_kwargs(), **OWN_CLOCK}
-
-
-OWN_CLOCK = {"clock": CLOCK.seconds, "overlap": False}
 
 
 @pytest.fixture(autouse=True)
@@ -73,9 +64,10 @@ def _clock():
     return CLOCK
 
 
-def seconds_of(handler, elements):
+def seconds_of(handler, elements, **options):
     began = CLOCK.seconds()
-    assert len(list(headrace.predict(handler, elements))) == len(elements)
+    batching = headrace.BatchingConfig(clock=CLOCK.seconds, overlap=False, **options)
+    assert len(list(headrace.predict(handler, elements, batching=batching))) == len(elements)
     return CLOCK.seconds() - began
 
 
@@ -92,13 +84,13 @@ def compare(found, seconds):
 @pytest.mark.parametrize("options", [{}, {"min_batch_size": 100, "max_batch_size": 100}, {"max_batch_size": 50}])
 def test_one_model(options):
     found = simulate({"rows": 10_000, "models": {"m": {**MODEL, **options}}})
-    compare(found, seconds_of(Timed("m", **options), [0] * 10_000))
+    compare(found, seconds_of(Timed("m"), [0] * 10_000, **options))
 
 
 def compare_keyed(limit=None, **changes):
     found = simulate({**KEYED, **changes})
     keys = random.Random("0 0").choices(NAMES, [1 / (rank + 1) for rank in range(6)], k=5_000)
-    handler = Keyed([headrace.KeyModelMapping([name], Timed(name)) for name in NAMES], limit)
+    handler = headrace.KeyedModelHandler([headrace.KeyModelMapping([name], Timed(name)) for name in NAMES], limit)
     compare(found, seconds_of(handler, [(key, 0) for key in keys]))
     return found
 
