@@ -1,7 +1,5 @@
 """A command line in this process or in one of its own, over files in a folder of the test's."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os
@@ -23,6 +21,7 @@ HANDLERS = '''
 """Handlers of a user's own."""
 
 import os
+import pathlib
 import sys
 import threading
 
@@ -60,6 +59,13 @@ class Vectors(Add):
         return [headrace.PredictionResult(x, {"twice": x * 2, "size": len(batch)}, "v1") for x in batch]
 
 
+class Size(Add):
+    """The size of the batch; takes all rows."""
+
+    def run_inference(self, batch, model, inference_args=None):
+        return [len(batch)] * len(batch)
+
+
 class Broken(Add):
     def load_model(self):
         raise OSError("no such weights:\\nw.pkl")
@@ -86,14 +92,6 @@ class InColumns(Add):
         return 2 * columns["a"]
 
 
-class Slow(Add):
-    """Never ready."""
-
-    def run_inference(self, batch, model, inference_args=None):
-        print("at work", flush=True)
-        threading.Event().wait()
-
-
 class Waiting(Add):
     """Ready when its program's input ends."""
 
@@ -101,6 +99,48 @@ class Waiting(Add):
         print("at work", flush=True)
         sys.stdin.read()
         return super().run_inference(batch, model, inference_args)
+
+
+class Prints(Add):
+    """One more than a number; prints as Python and as C do."""
+
+    def load_model(self):
+        print("from Python")
+        return super().load_model()
+
+    def run_inference(self, batch, model, inference_args=None):
+        os.write(1, b"from C")
+        return [row["a"] + 1 for row in batch]
+
+
+class Asks(headrace.RemoteModelHandler):
+    """Twice a number: so many output tokens has a request; notes what it is asked, and what all see of its key."""
+
+    def __init__(self, model="m", tokens=1000, api_key=None, batch_directory=None):
+        super().__init__()
+        self.model, self.tokens, self.key = model, tokens, api_key
+
+    def create_client(self):
+        return None
+
+    def request(self, batch, model, inference_args=None):
+        (number,) = (row["n"] for row in batch)
+        with open("asked", "a") as log:
+            log.write(f"{number}\\n")
+        if self.key:
+            shown = [pathlib.Path(f"/proc/{one}/cmdline").read_text() for one in (os.getpid(), os.getppid())]
+            with open("seen", "a") as seen:
+                seen.writelines([*shown, self.key[:3]])
+        headrace.report_usage(self.model, input_tokens=self.tokens, output_tokens=number)
+        if self.model == "breaks" and number == 13:
+            raise ConnectionResetError("gone")
+        return [2 * number]
+
+    def batch_elements_kwargs(self):
+        return {"max_batch_size": 1}
+
+    def cache_key(self):
+        return ["asks"]
 
 
 class Unpicklable(Add):
@@ -120,27 +160,12 @@ def keyed():
     )
 
 
-def size(**options):
-    """Predicts the size of its batch."""
-    class Size(headrace.ModelHandler):
-        def load_model(self):
-            return len
-
-        def run_inference(self, batch, model, inference_args=None):
-            return [model(batch)] * len(batch)
-
-    return Size(**options)
-
-
 def late(model_uri):
     return Add().with_postprocess_fn(lambda sum: model_uri)
 
 
 def fails():
     raise RuntimeError("no\\nluck")
-
-
-NOTHING = None
 '''
 
 
@@ -253,6 +278,10 @@ class Folder:
         files = (path.relative_to(self.path) for path in self.path.rglob("*") if path.is_file())
         return sorted(str(file) for file in files if "__pycache__" not in file.parts)
 
+    def contents(self) -> dict[str, bytes]:
+        """What is in each of them."""
+        return {name: (self.path / name).read_bytes() for name in self.names()}
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -296,6 +325,30 @@ def headrace(capsys):
     def call(*arguments):
         code = main(list(map(str, arguments)))
         return Result(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def run(headrace, handlers):
+    """Runs a handler of ``HANDLERS``, or one by its path, over in.jsonl into p.jsonl, unless it is told otherwise."""
+
+    def call(*words, handler="Add", command="run", inputs=("in.jsonl",), output=("--output", "p.jsonl")):
+        path = handler if ":" in handler else f"{handlers}:{handler}"
+        return headrace(command, *inputs, "--handler", path, *output, *words)
+
+    return call
+
+
+@pytest.fixture
+def mistake(folder, run):
+    """Runs what is refused before it begins, in one line, which it returns; all files stay as they were."""
+
+    def call(*words, **options):
+        before = folder.contents()
+        result = run(*words, **options)
+        assert (result.code, result.out, folder.contents()) == (2, "", before)
+        return result.error
 
     return call
 

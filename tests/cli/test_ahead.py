@@ -1,7 +1,5 @@
 """An isolated run has its fork server import the handler while it does so itself, where it is going to need one."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest
@@ -12,8 +10,9 @@ from headrace.hosts.fork_server_process import SPARE
 
 
 @pytest.fixture
-def ahead(monkeypatch):
+def ahead(monkeypatch, folder):
     """The names and modules of fork servers that were started ahead."""
+    folder.write("in.jsonl", [{"a": 1}, {"a": 2}])
     calls = []
     start = SPARE.start
 
@@ -25,20 +24,9 @@ def ahead(monkeypatch):
     return calls
 
 
-@pytest.fixture
-def run(folder, headrace, handlers):
-    folder.write("in.jsonl", [{"a": 1}, {"a": 2}])
-
-    def run(*options, handler="Add"):
-        return headrace("run", "--handler", f"{handlers}:{handler}", "in.jsonl", "--output", "p.jsonl", *options)
-
-    return run
-
-
 @pytest.mark.parametrize(
     ("options", "started"),
     [
-        (["--isolate"], lambda module: [module]),
         (["--timeout", "60"], lambda module: [module]),
         (["--workers", "2"], lambda module: ["headrace.jobs.workers", module]),
     ],
@@ -63,7 +51,7 @@ def test_run_that_may_need_no_fork_server_of_its_own_starts_none_ahead(ahead, op
 
 
 @pytest.mark.parametrize("handler", ["Missing", "fails", "Unpicklable"])
-def test_mistaken_run_leaves_no_fork_server(run, ahead, processes, handler):
+def test_mistaken_run_leaves_no_fork_server(run, handlers, ahead, processes, handler):
     assert run("--isolate", handler=handler).code == 2
-    assert len(ahead) == 1
+    assert [modules for _, modules in ahead] == [[handlers]]
     assert processes() == []

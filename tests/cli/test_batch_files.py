@@ -1,7 +1,5 @@
 """``headrace run --batch-directory``: rows are sent as batches, and interrupted runs collect what they have sent."""
 
-from __future__ import annotations
-
 import os
 import signal
 
@@ -16,8 +14,6 @@ from waiting import wait_until
 
 ROWS = [{"id": n, "text": f"x{n}"} for n in range(6)]
 ANSWERS = [f"X{n}" for n in range(6)]
-KINDS = pytest.mark.parametrize("kind", ["openai", pytest.param("anthropic", marks=pytest.mark.large)])
-"""Two processes each take their time."""
 
 
 @pytest.fixture(autouse=True)
@@ -38,23 +34,17 @@ def answers(folder, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "output"), [("in.jsonl", "p.jsonl"), ("in.csv", "p.jsonl"), ("in.parquet", "p.parquet")]
+    ("name", "output", "more", "sizes"),
+    [("in.csv", "p.jsonl", (), [6]), ("in.parquet", "p.parquet", ("--max-batch-size", "4"), [2, 4])],
 )
-def test_rows_of_every_format_are_sent_as_one_batch(folder, headrace, name, output):
+def test_rows_of_files_are_sent_as_batches(folder, headrace, name, output, more, sizes):
     as_csv = "id,text\n" + "".join(f"{row['id']},{row['text']}\n" for row in ROWS)
     folder.write(name, as_csv if name.endswith(".csv") else ROWS)
     with batching(speaking()) as server:
-        result = headrace(*arguments(server, name, output), "--price", "m=1,2")
+        result = headrace(*arguments(server, name, output), "--price", "m=1,2", *more)
         assert result.code == 0, result
         assert answers(folder, output) == ANSWERS
-        assert [len(batch.requests) for batch in server.batches] == [6]
-
-
-def test_max_batch_size_is_that_of_batches(folder, headrace):
-    folder.write("in.jsonl", ROWS)
-    with batching(speaking()) as server:
-        assert headrace(*arguments(server, "in.jsonl", "p.jsonl"), "--max-batch-size", "4").code == 0
-        assert sorted(len(batch.requests) for batch in server.batches) == [2, 4]
+        assert sorted(len(batch.requests) for batch in server.batches) == sizes
 
 
 def test_retry_asks_again_for_an_answer_that_cannot_be_used(folder, headrace):
@@ -71,8 +61,15 @@ def test_retry_asks_again_for_an_answer_that_cannot_be_used(folder, headrace):
         assert len(server.bodies) == 7
 
 
-@KINDS
-def test_killed_run_collects_its_batch_when_it_is_run_again(folder, headrace, command, kind):
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        ("openai", signal.SIGKILL),
+        ("openai", signal.SIGINT),
+        pytest.param("anthropic", signal.SIGKILL, marks=pytest.mark.large),
+    ],
+)
+def test_a_run_that_was_ended_collects_its_batch_when_it_is_run_again(folder, headrace, command, kind, number):
     folder.write("in.jsonl", ROWS)
     speak = speaking() if kind == "openai" else anthropic_endpoint.speaking()
     with batching(speak) as server:
@@ -80,24 +77,12 @@ def test_killed_run_collects_its_batch_when_it_is_run_again(folder, headrace, co
         process = command(*arguments(server, "in.jsonl", "p.jsonl", kind))
         assert wait_until(lambda: server.polled.is_set() or process.poll() is not None)
         assert process.poll() is None, process.communicate()
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        os.killpg(process.pid, number)
+        _, said = process.communicate()
+        if number == signal.SIGINT:
+            assert process.returncode == 130, said
+            assert "Batches that were sent stay at the provider: the same command" in said
         server.held = False
         assert headrace(*arguments(server, "in.jsonl", "p.jsonl", kind)).code == 0
         assert answers(folder, "p.jsonl") == ANSWERS
-        assert len(server.batches) == 1
-
-
-def test_interrupted_run_says_that_its_batch_stays(folder, headrace, command):
-    folder.write("in.jsonl", ROWS)
-    with batching(speaking()) as server:
-        server.held = True
-        process = command(*arguments(server, "in.jsonl", "p.jsonl"))
-        assert wait_until(lambda: server.polled.is_set() or process.poll() is not None)
-        os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate()
-        assert process.returncode == 130, said
-        assert "Batches that were sent stay at the provider: the same command" in said
-        server.held = False
-        assert headrace(*arguments(server, "in.jsonl", "p.jsonl")).code == 0
         assert len(server.batches) == 1

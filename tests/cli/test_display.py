@@ -51,19 +51,14 @@ def test_progress_shows_rows_and_rate(totals, clock):
     progress = JobProgress(totals, clock=clock, started=98.0)
     clock.seconds += 3
     assert progress.text() == "starting, loading the model, 5 s elapsed"
-    feed(totals, ModelLoaded("", 1.0, 0))
     clock.seconds += 1
-    feed(totals, BatchCompleted("", 1500, 0, 1.0), BatchCompleted("", 501, 0, 1.0))
+    feed(totals, ModelLoaded("", 1.0, 0), BatchCompleted("", 1500, 0, 1.0), BatchCompleted("", 501, 0, 1.0))
     feed(totals, ElementFailed(Stage.INFERENCE, ValueError()))
     assert progress.text() == "2,002 rows, 1 failed, 500 rows/s, 6 s elapsed, 1000.5 rows a batch"
-
-
-def test_progress_shows_tokens_cost_and_the_cache(totals, clock):
-    progress = JobProgress(totals, clock=clock)
-    clock.seconds += 2
-    feed(totals, BatchCompleted("", 10, 0, 1.0), CacheUsed("", 30, 10), UsageReported("m", 900, 100, cost=0.25))
+    feed(totals, CacheUsed("", 98, 10), UsageReported("m", 5000, 1000, cost=0.25))
     assert progress.text() == (
-        "40 rows, 0 failed, 20 rows/s, cost 0.25, 2 s elapsed, 30 from the cache, 500 tokens/s, 10.0 rows a batch"
+        "2,100 rows, 1 failed, 525 rows/s, cost 0.25, 6 s elapsed, 98 from the cache, 1,500 tokens/s, "
+        "1000.5 rows a batch"
     )
 
 
@@ -174,11 +169,8 @@ DETAILS = [
 ]
 
 
-def test_the_summary_has_a_line_for_each_count():
+def test_the_summary_has_a_line_for_each_count_and_figures_of_the_engine_for_those_who_ask():
     assert summary(REPORT, TOTALS, SECONDS) == LINES
-
-
-def test_figures_of_the_engine_are_for_those_who_ask():
     assert summary(REPORT, TOTALS, SECONDS, verbose=True) == LINES + DETAILS
     of_endpoint = dataclasses.replace(TOTALS, model_bytes=0)
     assert "model bytes" not in dict(summary(REPORT, of_endpoint, SECONDS, verbose=True))

@@ -1,26 +1,15 @@
 """``headrace run --fallback``: other handlers for the rows that the first one's model could not do."""
 
-from __future__ import annotations
+from functools import partial
 
 import pytest
 
-ROWS = [{"a": 1, "b": 2}, {"a": "x", "b": 4}, {"a": 5, "b": 6}, {"a": "y", "b": 8}]
+NUMBERS = [{"a": n} for n in (1, 2, 3, 4)]
 
 
-@pytest.fixture
-def run(folder, headrace, handlers):
-    """Runs over two good rows and two bad ones, in between."""
-    folder.write("in.jsonl", ROWS)
-
-    def call(handler, fallback, *arguments):
-        named = ("--handler", f"{handlers}:{handler}", "--fallback", f"{handlers}:{fallback}")
-        return headrace("run", "in.jsonl", *named, "--output", "p.jsonl", *arguments)
-
-    return call
-
-
-def test_rows_that_fail_are_answered_by_the_fallback(folder, run):
-    result = run("Add", "size", "--fallback-arg", "max_batch_size=1")
+def test_rows_that_fail_are_answered_by_the_fallback(folder, run, handlers):
+    folder.write("in.jsonl", [{"a": 1, "b": 2}, {"a": "x", "b": 4}, {"a": 5, "b": 6}, {"a": "y", "b": 8}])
+    result = run("--fallback", f"{handlers}:Size", "--fallback-arg", "max_batch_size=1")
     assert (result.code, result.err) == (0, "")
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [3, 1, 11, 1]
     assert (result.summary["by the fallback"], result.summary["dead letters"]) == ("2", "0")
@@ -28,13 +17,20 @@ def test_rows_that_fail_are_answered_by_the_fallback(folder, run):
     assert answered == [None, "fallback", None, "fallback"]
 
 
-def test_mistakes_name_the_options_of_the_fallback(folder, headrace, run, handlers):
-    assert "--fallback: " in run("Add", "late").error
-    assert "needs --fallback-model" in run("Add", "late").error
-    assert "--fallback-arg plus=VALUE" in run("Add", "Add", "--fallback-arg", "pluss=1").error
-    assert "--fallback-arg: " in run("Add", "late", "--fallback-arg", "model=1").error
-    lone = headrace("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl", "--fallback-model", "x")
-    assert "go with --fallback" in lone.error
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--fallback {}:late", "--fallback: "),
+        ("--fallback {}:late", "needs --fallback-model"),
+        ("--fallback {}:Add --fallback-arg pluss=1", "--fallback-arg plus=VALUE"),
+        ("--fallback {}:late --fallback-arg model=1", "--fallback-arg: "),
+        ("--fallback-model x", "go with --fallback"),
+        ("--fallback {}:Add --fallback-arg element_size_fn={}:zz", "-arg element_size_fn={}:zz: {} has no 'zz'"),
+    ],
+)
+def test_mistakes_name_the_options_of_the_fallback(folder, mistake, handlers, words, said):
+    folder.write("in.jsonl", NUMBERS)
+    assert said.replace("{}", handlers) in mistake(*words.replace("{}", handlers).split())
 
 
 KNOWS = '''
@@ -56,20 +52,14 @@ class Knows(headrace.ModelHandler):
             raise KeyError(model)
         return [model] * len(batch)
 '''
-NUMBERS = [{"a": n} for n in (1, 2, 3, 4)]
 
 
 @pytest.fixture
-def chain(own, headrace):
+def chain(own, run):
     """Runs ``Knows`` over numbers, with the fallbacks that the words name."""
     own.write("knows.py", KNOWS)
     own.write("in.jsonl", NUMBERS)
-
-    def call(*words, source=("run", "in.jsonl")):
-        named = ("--handler", "knows:Knows", "--model", "m0", "--handler-arg", "upto=1", "--output", "p.jsonl")
-        return headrace(*source, *named, *words)
-
-    return call
+    return partial(run, "--model", "m0", "--handler-arg", "upto=1", handler="knows:Knows")
 
 
 SECOND = ("--fallback", "knows:Knows", "--fallback-model", "m1", "--fallback-arg", "upto=2")
@@ -101,12 +91,9 @@ def test_resumed_run_needs_the_same_fallbacks_in_the_same_order(chain, other):
 
 
 def test_option_before_all_of_several_fallbacks_is_refused(chain):
-    refused = chain("--fallback-model", "m1", "--fallback", "knows:Knows", *THIRD)
-    assert refused.code == 2
-    assert (
-        "there are 2 fallbacks; on the command line, put --fallback-model behind the --fallback that" in refused.error
-    )
-    assert "--fallback-model m1:" in refused.error
+    error = chain("--fallback-model", "m1", "--fallback", "knows:Knows", *THIRD).error
+    assert "there are 2 fallbacks; on the command line, put --fallback-model behind the --fallback that" in error
+    assert "--fallback-model m1:" in error
 
 
 def test_file_of_options_describes_one_fallback(folder, chain):

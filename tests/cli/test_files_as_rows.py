@@ -1,6 +1,7 @@
 """``--format files``: each file is a row; contents go to the model, and nowhere else."""
 
 import pickle
+from functools import partial
 
 import pytest
 from sklearn.linear_model import LinearRegression
@@ -58,15 +59,16 @@ def files(own):
     return own
 
 
+FILES_OF = {"inputs": ["in/**/*.txt"], "handler": "own_files:length"}
+CONTENT = ("--format", "files", "--columns", "content")
+
+
 @pytest.fixture
-def run(files, headrace):
-    """Runs over the files with one of the test's own handlers; returns the result."""
-
-    def call(handler, *arguments, pattern="in/**/*.txt", output="p.jsonl"):
-        own = ("--handler", f"own_files:{handler}", "--output", output)
-        return headrace("run", pattern, "--format", "files", *own, *arguments)
-
-    return call
+def letters(files, run):
+    """Runs over the files, of which one is a dead letter; retries it when it is called."""
+    assert run(*CONTENT, **FILES_OF).code == 0
+    again = {**FILES_OF, "inputs": ["p.dead-letters.jsonl"], "command": "retry"}
+    return partial(run, "--columns", "content", **again)
 
 
 def predictions(files, name="p.jsonl"):
@@ -75,7 +77,7 @@ def predictions(files, name="p.jsonl"):
 
 @pytest.mark.parametrize("more", [(), ("--runner", "FnApiRunner"), ("--isolate",), ("--decode", "own_files:text")])
 def test_contents_go_to_the_model_and_nowhere_else(files, run, more):
-    result = run("length", "--columns", "content", *more)
+    result = run(*CONTENT, *more, **FILES_OF)
     assert (result.code, result.summary["predictions"], result.summary["dead letters"]) == (0, "3", "1")
     assert predictions(files) == LENGTHS
     assert {tuple(row) for row in files.rows("p.jsonl")} == {("path", "size", "modified", "prediction")}
@@ -87,22 +89,20 @@ def test_contents_go_to_the_model_and_nowhere_else(files, run, more):
 
 def test_without_being_asked_for_no_content_is_read(files, run):
     (files.path / "in/a.txt").chmod(0)
-    assert run("Length").code == 0
+    assert run("--format", "files", **FILES_OF | {"handler": "own_files:Length"}).code == 0
     assert {tuple(row["prediction"]) for row in files.rows("p.jsonl")} == {("modified", "path", "size")}
 
 
-def test_a_model_that_takes_columns_takes_files_as_rows(files, run):
-    assert run("Makes", "--columns", "path,content").code == 0
+@pytest.mark.parametrize("more", [("--columns", "path,content"), ("--decode", "own_files:text")])
+def test_a_model_that_takes_columns_takes_files_as_rows_and_what_is_decoded(files, run, more):
+    assert run("--format", "files", *more, **FILES_OF | {"handler": "own_files:Makes"}).code == 0
     assert predictions(files) == LENGTHS | {"sub/b.txt": 3}
 
 
 @pytest.mark.parametrize("into", [True, False])
-def test_a_file_that_was_corrected_is_retried(files, run, headrace, into):
-    run("length", "--columns", "content")
+def test_a_file_that_was_corrected_is_retried(files, letters, into):
     files.write("in/sub/b.txt", "mended")
-    output = ("--into", "p.jsonl") if into else ("--output", "q.jsonl")
-    own = ("--handler", "own_files:length", "--columns", "content")
-    assert headrace("retry", "p.dead-letters.jsonl", *own, *output).code == 0
+    assert letters(output=("--into", "p.jsonl") if into else ("--output", "q.jsonl")).code == 0
     rows = {row["path"]: row for row in files.rows("p.jsonl" if into else "q.jsonl")}
     assert len(rows) == (4 if into else 1)
     mended = rows[str(files.path / "in/sub/b.txt")]
@@ -110,24 +110,22 @@ def test_a_file_that_was_corrected_is_retried(files, run, headrace, into):
     assert list(rows) == sorted(rows)
 
 
-def test_a_file_that_is_gone_is_a_dead_letter_again(files, run, headrace):
-    run("length", "--columns", "content")
+def test_a_file_that_is_gone_is_a_dead_letter_again(files, letters):
     (files.path / "in/sub/b.txt").unlink()
-    own = ("--handler", "own_files:length", "--columns", "content")
-    assert headrace("retry", "p.dead-letters.jsonl", *own, "--output", "q.jsonl").code == 3
+    assert letters(output=("--output", "q.jsonl")).code == 3
     (letter,) = files.rows("q.dead-letters.failed.jsonl")
     assert (letter["error_type"], letter["attempts"], letter["row"]["size"]) == ("FileNotFoundError", 2, 3)
     assert (letter["position"]["file"], letter["position"]["row"]) == (str(files.path / "in/sub/b.txt"), None)
 
 
-def test_a_run_does_not_go_on_with_other_files(files, run):
-    assert run("length", "--columns", "content", "--resume", "--threshold", 0).code == 3
+def test_a_run_does_not_go_on_with_other_files(files, run, mistake):
+    assert run(*CONTENT, "--resume", "--threshold", 0, **FILES_OF).code == 3
     files.write("in/new.txt", "")
-    assert "these have changed since: the file" in run("length", "--columns", "content", "--resume").error
+    assert "these have changed since: the file" in mistake(*CONTENT, "--resume", **FILES_OF)
 
 
 def test_a_dry_run_shows_contents_and_names_files(files, run):
-    result = run("length", "--columns", "content", "--dry-run")
+    result = run(*CONTENT, "--dry-run", **FILES_OF)
     assert "b'1234'" in result.out
     assert f"{files.path}/in/sub/b.txt: a broken file" in result.out
 
@@ -135,21 +133,20 @@ def test_a_dry_run_shows_contents_and_names_files(files, run):
 @pytest.mark.parametrize(
     ("pattern", "more", "message"),
     [
-        ("in", (), "in is a folder; name its files: 'in/**/*'."),
-        ("-", (), "- is a pipe, and no file to be a row of."),
-        ("in/*.jpg", (), "no file matches 'in/*.jpg'."),
-        ("in/*", ("--decode", "own_files:text", "--columns", "path"), "add --columns content."),
-        ("in/*", ("--decode", "own_files:texts"), "own_files has no 'texts'; did you mean 'text'?"),
-        ("in/*", ("--keep", "content"), "--keep: there is no column 'content'; the columns are path, size, modified."),
-        ("in/*", ("--columns", "contents"), "there is no column 'contents'; did you mean 'content'?"),
-        ("in/*", ("--output", "in/a.txt.jsonl"), "in/a.txt.jsonl is among the inputs and would be overwritten"),
+        ("in", "", "in is a folder; name its files: 'in/**/*'."),
+        ("-", "", "- is a pipe, and no file to be a row of."),
+        ("in/*.jpg", "", "no file matches 'in/*.jpg'."),
+        ("in/*", "--decode own_files:text --columns path", "add --columns content."),
+        ("in/*", "--decode own_files:texts", "own_files has no 'texts'; did you mean 'text'?"),
+        ("in/*", "--keep content", "--keep: there is no column 'content'; the columns are path, size, modified."),
+        ("in/*", "--columns contents", "there is no column 'contents'; did you mean 'content'?"),
+        ("in/*", "--output in/a.jsonl", "in/a.jsonl is among the inputs and would be overwritten"),
+        ("in/*.jsonl", "--format jsonl --decode own_files:text", "add --format files"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(files, run, pattern, more, message):
-    files.write("in/a.txt.jsonl", "")
-    result = run("length", *more, pattern=pattern)
-    assert result.code == 2
-    assert message in result.error
+def test_mistakes_are_told_before_anything_runs(files, mistake, pattern, more, message):
+    files.write("in/a.jsonl", [{"path": "in/a.txt"}])
+    assert message in mistake("--format", "files", *more.split(), inputs=[pattern], handler="own_files:length")
 
 
 def test_a_model_that_knows_no_columns_is_not_given_paths(files, headrace):
@@ -157,14 +154,3 @@ def test_a_model_that_knows_no_columns_is_not_given_paths(files, headrace):
     result = headrace("run", "in/*.txt", "--format", "files", "--model", "m.pkl", "--output", "p.jsonl")
     assert result.code == 2
     assert "needs more of a file than path, size, modified: add --columns content, or --decode" in result.error
-
-
-def test_what_is_decoded_is_the_example(files, run):
-    assert run("Makes", "--decode", "own_files:text").code == 0
-    assert predictions(files) == LENGTHS | {"sub/b.txt": 3}
-
-
-def test_contents_of_rows_that_are_no_files_cannot_be_decoded(files, headrace):
-    files.write("rows.jsonl", [{"path": "in/a.txt"}])
-    own = ("--handler", "own_files:Length", "--output", "p.jsonl")
-    assert "add --format files" in headrace("run", "rows.jsonl", "--decode", "own_files:text", *own).error

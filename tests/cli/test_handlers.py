@@ -1,27 +1,33 @@
 """Handlers are found by name or path and built from text; an error names the mistake and the valid choices."""
 
-import enum
 import sys
-import types
 
 import pytest
 
 from headrace.cli.handlers import make_handler, parse_arguments
-from headrace.core.errors import ConfigurationError, MissingExtraError
+from headrace.core.errors import ConfigurationError
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
+
+FACTORIES = """
+from __future__ import annotations
+
+import collections.abc
+import enum
+import types
+import typing
+from typing import TYPE_CHECKING
+
+from headrace.core.errors import ConfigurationError, MissingExtraError
+
+if TYPE_CHECKING:
+    from nowhere import Unknown
+
+Alias = typing.Callable[[int], int]
 
 
 class Kind(enum.Enum):
     PICKLE = 1
     JOBLIB = 2
-
-
-def make(path, kind=Kind.PICKLE, *, size=1, **options):
-    return path, kind, size, options
-
-
-def make_of_two(task, model=""):
-    return task, model
 
 
 class OfTheHub:
@@ -38,29 +44,74 @@ class WithAnother:
         self.both = model, state
 
 
-def make_without_parameters():
+class Net:
+    def __call__(self):
+        return "made"
+
+
+def make(path, kind=Kind.PICKLE, *, size=1, **options):
+    return path, kind, size, options
+
+
+def of_two(task, model=""):
+    return task, model
+
+
+def at(url, model):
+    return url
+
+
+def plain():
     return "made"
 
 
-def fail_for_want_of_torch():
+def needs_class(path, model_class=None):
+    raise ConfigurationError("path needs model_class.")
+
+
+def missing():
     raise MissingExtraError("torch", "pytorch")
 
 
+def double(number):
+    return 2 * number
+
+
+def takes(
+    model_class: type[Net] | None = None,
+    either: type[Net] | str = "",
+    function: collections.abc.Callable[..., int] | None = None,
+    alias: Alias = double,
+    secret: str | typing.Callable[[], str] = "",
+    text: str = "",
+    unsaid=None,
+    unknown: Unknown | None = None,
+):
+    return locals()
+
+
+inner = types.SimpleNamespace(plain=plain)
+nothing = None
+"""
+NETWORK = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self, inputs):
+        super().__init__()
+        self.layer = torch.nn.Linear(inputs, 1)
+
+    def forward(self, rows):
+        return self.layer(rows)
+"""
+
+
 @pytest.fixture
-def module(monkeypatch):
+def module(own):
     """A module with factories, by its name."""
-    found = types.ModuleType("factories_of_a_test")
-    found.make = make
-    found.of_two = make_of_two
-    found.OfTheHub = OfTheHub
-    found.WithAnother = WithAnother
-    found.plain = make_without_parameters
-    found.missing = fail_for_want_of_torch
-    found.inner = types.SimpleNamespace(make=make_without_parameters)
-    found.nothing = None
-    found.at = lambda url, model: url
-    monkeypatch.setitem(sys.modules, found.__name__, found)
-    return found.__name__
+    own.write("factories_of_a_test.py", FACTORIES)
+    return "factories_of_a_test"
 
 
 def error_of(*arguments, **options):
@@ -80,7 +131,7 @@ def test_model_is_the_parameter_of_that_name_or_of_the_factorys_choice_else_the_
     assert make_handler(f"{module}:of_two", {"task": "t"}, model="m") == ("t", "m")
     assert make_handler(f"{module}:OfTheHub", {}, model="bert-base-uncased").uri == "bert-base-uncased"
     assert make_handler(f"{module}:WithAnother", {"model": "m"}, model="s").both == ("m", "s")
-    assert make_handler(f"{module}:make", {"path": "p", "kind": "joblib"})[1] is Kind.JOBLIB
+    assert make_handler(f"{module}:make", {"path": "p", "kind": "joblib"})[1].name == "JOBLIB"
 
 
 LISTS = "`headrace handlers` lists them all; write one of your own as"
@@ -90,12 +141,7 @@ LISTS = "`headrace handlers` lists them all; write one of your own as"
     ("name", "arguments", "model", "message"),
     [
         ("my_model.make", {}, None, f"there is no handler 'my_model.make'. {LISTS} my_model:make."),
-        (
-            "sklern-numpy",
-            {},
-            None,
-            f"there is no handler 'sklern-numpy'; did you mean 'sklearn-numpy'? {LISTS} package.module:factory.",
-        ),
+        ("sklern-numpy", {}, None, f"'sklern-numpy'; did you mean 'sklearn-numpy'? {LISTS} package.module:factory."),
         ("./a/my_model.py:make", {}, None, "takes a module, not its file './a/my_model.py'; write a.my_model:make."),
         ("no_such_module_at_all:x", {}, None, "cannot import no_such_module_at_all: ModuleNotFoundError"),
         ("no_such_module_at_all:x", {}, None, "modules are looked for in this folder, "),
@@ -113,14 +159,24 @@ LISTS = "`headrace handlers` lists them all; write one of your own as"
         ("{}:make", {"path": "p"}, "m", "--model and --handler-arg path are the same"),
         ("{}:WithAnother", {"state": "s"}, "s", "--handler-arg state are the same"),
         ("{}:at", {}, "m", "at needs --handler-arg url=VALUE."),
+        (
+            "{}:needs_class",
+            {"path": "p"},
+            None,
+            "path needs model_class. Give it with --handler-arg model_class=VALUE; a class or a function is written as "
+            "package.module:name.",
+        ),
+        ("fails:x", {}, None, "cannot import fails: ZeroDivisionError"),
     ],
 )
-def test_a_handler_that_cannot_be_made_is_explained(module, name, arguments, model, message):
+def test_a_handler_that_cannot_be_made_is_explained(own, module, name, arguments, model, message):
+    own.write("fails.py", "1 / 0")
     assert message in error_of(name.format(module), arguments, model)
 
 
-def test_a_missing_url_is_asked_for_by_its_option_where_there_is_one(module):
+def test_only_what_is_missed_is_asked_for_and_by_its_option_where_there_is_one(module):
     assert error_of(f"{module}:at", {}, "m", {}) == f"{module}:at needs --url, where the endpoint is."
+    assert error_of(f"{module}:needs_class", {"path": "p", "model_class": "X"}) == "path needs model_class."
 
 
 @pytest.mark.large
@@ -135,41 +191,24 @@ def test_no_error_asks_for_a_key_on_the_command_line(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
+        ("sklearn-numpy", {}),
+        ("tensorrt-numpy", {"min_batch_size": 1, "max_batch_size": 8}),
         pytest.param("xgboost-numpy", {"model_class": "Booster"}, marks=pytest.mark.large),
         pytest.param("xgboost-pandas", {"model_class": "Booster"}, marks=pytest.mark.large),
-        ("tensorrt-numpy", {"min_batch_size": 1, "max_batch_size": 8}),
     ],
 )
-def test_the_model_is_a_file_though_it_is_not_the_first_parameter(tmp_path, name, arguments):
-    path = tmp_path / "model"
-    assert f"there is no file {str(path)!r}" in error_of(name, arguments, model=str(path))
-    path.write_bytes(b"")
-    assert make_handler(name, arguments, model=str(path))
-
-
-def test_a_parameter_that_a_handler_misses_comes_with_its_option(module):
-    def needs_class(path, model_class=None):
-        raise ConfigurationError("path needs model_class.")
-
-    sys.modules[module].needs_class = needs_class
-    assert error_of(f"{module}:needs_class", {"path": "p"}) == (
-        "path needs model_class. Give it with --handler-arg model_class=VALUE; a class or a function is written as "
-        "package.module:name."
-    )
-    assert error_of(f"{module}:needs_class", {"path": "p", "model_class": "X"}) == "path needs model_class."
+def test_the_model_is_a_file_that_is_there_though_it_is_not_the_first_parameter(tmp_path, name, arguments):
+    missing, found = str(tmp_path / "none.pkl"), str(tmp_path / "nine.pkl")
+    (tmp_path / "nine.pkl").touch()
+    error = error_of(name, arguments, missing)
+    assert error == f"--model: there is no file {missing!r}; did you mean {found!r}?"
+    assert make_handler(name, arguments, found)
 
 
 def test_values_are_json_or_text():
     pairs = ["a=1", "b=text", "c=[1, null]", 'd="1"', "e=x=y", "f=", "g=true"]
-    assert parse_arguments("--handler-arg", pairs) == {
-        "a": 1,
-        "b": "text",
-        "c": [1, None],
-        "d": "1",
-        "e": "x=y",
-        "f": "",
-        "g": True,
-    }
+    values = [1, "text", [1, None], "1", "x=y", "", True]
+    assert parse_arguments("--handler-arg", pairs) == dict(zip("abcdefg", values, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -181,16 +220,47 @@ def test_malformed_pairs_are_refused(pairs, message):
         parse_arguments("--x", pairs)
 
 
-def test_a_model_file_that_is_not_there_is_named_before_anything_starts(tmp_path):
-    missing = str(tmp_path / "none.pkl")
-    (tmp_path / "nine.pkl").touch()
-    found = str(tmp_path / "nine.pkl")
-    assert error_of("sklearn-numpy", {}, missing) == f"--model: there is no file {missing!r}; did you mean {found!r}?"
-    assert isinstance(make_handler("sklearn-numpy", {}, "gs://bucket/model.pkl"), SklearnModelHandlerNumpy)
+@pytest.mark.parametrize(
+    ("name", "attribute"), [("model_class", "Net"), ("either", "Net"), ("function", "double"), ("alias", "double")]
+)
+def test_a_class_or_a_function_is_given_by_name(module, name, attribute):
+    made = make_handler(f"{module}:takes", {name: f"{module}:{attribute}"})
+    assert made[name] is getattr(sys.modules[module], attribute)
 
 
-def test_a_module_that_fails_is_named(tmp_path, monkeypatch):
-    (tmp_path / "factories_that_fail.py").write_text("1 / 0")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    assert "cannot import factories_that_fail: ZeroDivisionError" in error_of("factories_that_fail:x", {})
+@pytest.mark.parametrize("name", ["secret", "text", "unsaid", "unknown"])
+def test_a_text_stays_a_text(module, name):
+    assert make_handler(f"{module}:takes", {name: "a:b"})[name] == "a:b"
+    assert make_handler(f"{module}:takes", {"either": "Net"})["either"] == "Net"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("{}:Nett", "--handler-arg model_class={}:Nett: {} has no 'Nett'; did you mean 'Net'?"),
+        ("{}.py:Net", "--handler-arg takes a module, not its file '{}.py'; write {}:Net."),
+        ("absent:Net", "--handler-arg model_class=absent:Net: cannot import absent: ModuleNotFound"),
+        ("{}:__doc__", "--handler-arg model_class={}:__doc__: that is None, and no class or function."),
+        ("Net", "--handler-arg model_class takes a class or a function, as package.module:name, not 'Net'."),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_explained(module, given, said):
+    error = error_of(f"{module}:takes", {"model_class": given.replace("{}", module)})
+    assert said.replace("{}", module) in error
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("isolate", ["--isolate", "--no-isolate"])
+def test_a_state_dict_runs_from_the_command_line(headrace, folder, isolate):
+    import torch
+
+    name = f"network_{folder.path.name}"
+    folder.write(f"{name}.py", NETWORK)
+    torch.save({"layer.weight": torch.tensor([[1.0, 10.0]]), "layer.bias": torch.tensor([0.5])}, "net.pt")
+    folder.write("in.csv", "a,b\n1,2\n3,4\n")
+    arguments = f'{{model_class = "{name}:Net", model_params = {{inputs = 2}}}}'
+    folder.write("headrace.toml", f"[run]\nhandler-arg = {arguments}\n")
+    words = ("--handler", "pytorch-tensor", "--model", "net.pt", "--output", "p.jsonl", isolate)
+    result = headrace("run", "in.csv", *words)
+    assert (result.code, result.err) == (0, "")
+    assert [row["prediction"] for row in folder.rows("p.jsonl")] == [[21.5], [43.5]]

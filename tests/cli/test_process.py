@@ -1,4 +1,4 @@
-"""``headrace`` as a process: interrupted, on a terminal and elsewhere."""
+"""``headrace`` as a process: interrupted, on a terminal and elsewhere; and what memory it needs."""
 
 import os
 import pty
@@ -21,32 +21,15 @@ def old(folder):
     return folder
 
 
-def test_interrupts_leave_the_output_as_it_was(old, command, handlers):
-    arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Slow", "--output", "p.jsonl")
-    running = {sent: command(*arguments) for sent in (signal.SIGINT, signal.SIGTERM)}
-    for sent, process in running.items():
-        assert process.stdout.readline() == "at work\n"
-        process.send_signal(sent)
-    ended = {sent: (*process.communicate(), process.returncode) for sent, process in running.items()}
-    message = "error: interrupted; nothing was written.\n"
-    assert ended == {signal.SIGINT: ("", message, 130), signal.SIGTERM: ("", message, 143)}
-    assert old.names() == ["in.jsonl", "p.jsonl"]
-    assert (old.path / "p.jsonl").read_text() == "old\n"
-
-
-def test_a_process_started_to_ignore_interrupts_ignores_them(old, command, handlers):
-    """As shells start what is to go on in the background."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Waiting", "--output", "p.jsonl")
-        process = command(*arguments, stdin=subprocess.PIPE)
-    finally:
-        signal.signal(signal.SIGINT, before)
+def test_an_interrupt_leaves_the_output_as_it_was(old, command, handlers):
+    before = old.contents()
+    arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Waiting", "--output", "p.jsonl")
+    process = command(*arguments, stdin=subprocess.PIPE)
     assert process.stdout.readline() == "at work\n"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (0, "")
-    assert len(old.rows("p.jsonl")) == 1000
+    assert process.wait(timeout=60) == 130
+    assert process.communicate() == ("", "error: interrupted; nothing was written.\n")
+    assert old.contents() == before
 
 
 def test_output_fits_a_terminal_and_a_file(old, handlers, popen):
@@ -83,3 +66,31 @@ def read_all(terminal):
             os.close(terminal)
             return screen.decode()
         screen += chunk
+
+
+MEASURE = """
+import resource, sys
+from headrace.cli.main import main
+
+for name in ("few.csv", "many.csv"):
+    options = ["--columns", "n,m", "--types", "n=int", "--min-batch-size", "50", "--max-batch-size", "50"]
+    options += ["--output", "p.jsonl"]
+    assert main(["run", name, "--handler", sys.argv[1], *options]) == 0
+    print(name, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+print("frameworks:", {"torch", "sklearn", "onnxruntime"} & set(sys.modules))
+"""
+
+
+def test_memory_does_not_grow_with_the_rows(folder, handlers):
+    """And no framework is loaded that the handler does not need."""
+    text = "x" * 2000
+    for name, rows in (("few.csv", 4_000), ("many.csv", 40_000)):
+        folder.write(name, "n,m,text\n" + (f"1,2,{text}\n" * 9 + f"smudge,2,{text}\n") * (rows // 10))
+    size = (folder.path / "many.csv").stat().st_size
+    arguments = [sys.executable, "-c", MEASURE, f"{handlers}:Add"]
+    process = subprocess.run(arguments, cwd=folder.path, stdout=subprocess.PIPE, text=True, check=True)
+    peaks = {name: int(peak) for name, peak in re.findall(r"^(\w+\.csv) (\d+)$", process.stdout, re.MULTILINE)}
+    assert re.search("^predictions +36,000$", process.stdout, re.MULTILINE)
+    assert "frameworks: set()\n" in process.stdout
+    assert size > 80_000_000
+    assert peaks["many.csv"] - peaks["few.csv"] < size / 4

@@ -1,8 +1,5 @@
 """``--prometheus``: the figures of a run for Prometheus, on a port while it goes on, or in a file at its end."""
 
-from __future__ import annotations
-
-import signal
 import socket
 import subprocess
 import urllib.request
@@ -46,11 +43,22 @@ def finished(process):
     return err
 
 
-@pytest.mark.parametrize("more", [(), ("--workers", "2"), ("--workers", "auto"), ("--isolate",)], ids="-".join)
-def test_each_row_is_counted_once(arguments, command, folder, more):
+TO_FILE = ("--prometheus", "run.prom")
+
+
+@pytest.mark.parametrize(
+    ("more", "variables"),
+    [
+        (("--workers", "2", *TO_FILE), {}),
+        (("--isolate", *TO_FILE), {}),
+        (("--workers", "auto"), {"HEADRACE_PROMETHEUS": "run.prom"}),
+    ],
+    ids=["workers", "isolated", "variable"],
+)
+def test_each_row_is_counted_once(arguments, command, folder, more, variables):
     """By Prometheus's client and by OpenTelemetry, whichever process has predicted it."""
     with collecting() as collector:
-        process = command(*arguments, *more, "--prometheus", "run.prom", OTEL_EXPORTER_OTLP_ENDPOINT=collector.url)
+        process = command(*arguments, *more, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url, **variables)
         assert "Prometheus" not in finished(process)
     text = (folder.path / "run.prom").read_text()
     assert total(text, "headrace_examples_total") == ROWS == collector.total("headrace.examples")
@@ -62,51 +70,34 @@ def test_each_row_is_counted_once(arguments, command, folder, more):
     assert collector.trees()
 
 
-def test_a_run_shows_its_figures_while_it_goes_on(folder, handlers, command, closed_port):
+def test_a_run_shows_its_figures_and_its_page_while_it_goes_on(folder, handlers, command, closed_port):
     folder.write("in.jsonl", [{"a": 1}, {"a": 2}])
-    arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Waiting", "--output", "p.jsonl")
+    arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Waiting", "--output", "p.jsonl", "--watch", "0")
     process = command(*arguments, "--prometheus", f"127.0.0.1:{closed_port}", stdin=subprocess.PIPE)
 
-    def shown():
-        with urllib.request.urlopen(f"http://127.0.0.1:{closed_port}/metrics", timeout=60) as answer:
+    def shown(address=f"http://127.0.0.1:{closed_port}/metrics"):
+        with urllib.request.urlopen(address, timeout=60) as answer:
             return answer.read().decode()
 
+    address = process.stderr.readline().removeprefix("watch at ").strip()
     assert process.stdout.readline() == "at work\n"
+    assert "headrace run" in shown(address)
     assert wait_until(lambda: total(shown(), "headrace_sampled_time_seconds_total"))
     assert total(shown(), "headrace_model_load_duration_seconds_count") == 1
     assert total(shown(), "process_resident_memory_bytes") > 0
     process.stdin.close()
     process.stdin = None
-    finished(process)
+    assert finished(process) == ""
 
 
-def test_a_run_that_is_interrupted_while_its_model_is_stuck_leaves_its_figures(folder, handlers, command):
-    folder.write("in.jsonl", [{"a": 1}])
-    arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Waiting", "--output", "p.jsonl")
-    process = command(*arguments, "--prometheus", "run.prom", stdin=subprocess.PIPE)
-    assert process.stdout.readline() == "at work\n"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=60) == 130
-    assert total((folder.path / "run.prom").read_text(), "headrace_model_load_duration_seconds_count") == 1
-
-
-def test_a_port_that_is_taken_is_an_error_before_anything_is_read(arguments, headrace, taken_port):
+def test_a_port_that_is_taken_is_an_error_where_it_was_asked_for(arguments, headrace, taken_port, monkeypatch):
+    """Before anything is read; the variable is for workers, too, which it does not stop."""
+    said = f"no figures at 127.0.0.1:{taken_port}: Address already in use."
     result = headrace(*arguments, "--prometheus", f"127.0.0.1:{taken_port}")
-    assert result.code == 2
-    assert result.error == f"--prometheus: no figures at 127.0.0.1:{taken_port}: Address already in use."
-
-
-@pytest.mark.parametrize("where", ["run.txt", "no/folder/run.prom", "port", "127.0.0.1:99999"])
-def test_a_place_that_is_none_is_an_error(arguments, headrace, where):
-    result = headrace(*arguments, "--prometheus", where)
-    assert result.code == 2
-    assert where in result.error
-
-
-def test_the_variable_does_the_same_and_a_port_that_is_taken_stops_no_worker(arguments, command, folder, taken_port):
-    finished(command(*arguments, HEADRACE_PROMETHEUS="run.prom"))
-    assert total((folder.path / "run.prom").read_text(), "headrace_examples_total") == ROWS
-    assert "no figures at" in finished(command(*arguments, HEADRACE_PROMETHEUS=f"127.0.0.1:{taken_port}"))
+    assert (result.code, result.error) == (2, f"--prometheus: {said}")
+    monkeypatch.setenv("HEADRACE_PROMETHEUS", f"127.0.0.1:{taken_port}")
+    result = headrace(*arguments)
+    assert (result.code, said in result.err) == (0, True)
 
 
 def test_processes_with_one_port_show_the_figures_of_all(arguments, command, folder, taken_port):
@@ -119,10 +110,9 @@ def test_processes_with_one_port_show_the_figures_of_all(arguments, command, fol
     assert registry.get_sample_value("headrace_batch_size_sum", {"headrace_model": ""}) == ROWS
 
 
-@pytest.mark.parametrize("where", ["run.prom", "127.0.0.1:0"])
-def test_a_folder_of_several_processes_that_is_not_there_is_an_error_before_anything_is_read(arguments, command, where):
-    process = command(*arguments, "--prometheus", where, PROMETHEUS_MULTIPROC_DIR="no/folder")
-    _, error = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert error.startswith("error: PROMETHEUS_MULTIPROC_DIR names no folder: 'no/folder'")
-    assert error.count("\n") == 1
+def test_a_folder_of_several_processes_that_is_not_there_is_an_error(arguments, headrace, monkeypatch):
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "no/folder")
+    for where in ("run.prom", "127.0.0.1:0"):
+        result = headrace(*arguments, "--prometheus", where)
+        assert result.code == 2
+        assert result.error.startswith("PROMETHEUS_MULTIPROC_DIR names no folder: 'no/folder'")

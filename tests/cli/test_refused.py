@@ -1,29 +1,22 @@
 """A run with too many failed rows is refused: the earlier output stays, and the dead letters say why."""
 
+from functools import partial
+
 import pytest
 
 ROWS = [{"a": n if n % 5 else "x", "b": n} for n in range(20)]  # every fifth fails
 CSV = "a,b\n" + "".join(f"{row['a']},{row['b']}\n" for row in ROWS)
 BAD = [{"a": "x", "b": n} for n in range(3)]
-OLD = {"p.jsonl": "old\n", "p.dead-letters.jsonl": "old letters\n"}
+OLD = {"p.jsonl": b"old\n", "p.dead-letters.jsonl": b"old letters\n"}
 FAILED = "p.dead-letters.failed.jsonl"
 
 
 @pytest.fixture
-def run(headrace, handlers, folder):
-    """Runs Add, or another handler, over a file of rows into p.jsonl, where there is an output of an earlier run."""
+def run(folder, run):
+    """Runs where there is an output of an earlier run."""
     for name, content in OLD.items():
-        folder.write(name, content)
-
-    def call(*arguments, handler="Add", inputs=("in.jsonl",), command="run", output="p.jsonl"):
-        options = ("--columns", "a,b", "--handler", f"{handlers}:{handler}", "--output", output)
-        return headrace(command, *inputs, *options, *arguments)
-
-    return call
-
-
-def old_ones(folder):
-    return {name: (folder.path / name).read_text() for name in OLD}
+        folder.write(name, content.decode())
+    return partial(run, "--columns", "a,b")
 
 
 @pytest.mark.parametrize("resume", [(), ("--resume",)])
@@ -35,13 +28,12 @@ def test_a_run_in_which_every_row_fails_is_refused(folder, run, resume):
         f"every row failed (3 of 3); {folder.path / 'p.jsonl'} was not written. The model was given the 2 columns "
         "a, b; if it needs others, name them with --columns."
     )
-    assert result.summary["dead letters in"] == str(folder.path / FAILED)
-    assert "written" not in result.summary
+    assert (result.summary["dead letters in"], "written" in result.summary) == (str(folder.path / FAILED), False)
     assert "  3 x inference TypeError: unsupported operand type(s) for +: 'int' and 'str'\n" in result.out
-    assert old_ones(folder) == OLD
     assert [letter["row"] for letter in folder.rows(FAILED)] == BAD
+    assert OLD.items() <= folder.contents().items()
     assert folder.names() == sorted(["in.jsonl", FAILED, *OLD])
-    assert run("--handler-arg", "plus=1", *resume, handler="Add").code == 3  # it may be tried again at once
+    assert run("--handler-arg", "plus=1", *resume).code == 3  # it may be tried again at once
 
 
 @pytest.mark.parametrize(("name", "content", "handler"), [("in.jsonl", ROWS, "Add"), ("in.csv", CSV, "InColumns")])
@@ -49,13 +41,13 @@ def test_a_run_in_which_every_row_fails_is_refused(folder, run, resume):
 def test_a_run_with_more_failures_than_allowed_is_refused(folder, run, name, content, handler, resume):
     """Rows with rows: the same row by row and in columns."""
     folder.write(name, content)
-    result = run("--threshold", 0.19, *resume, inputs=(name,), handler=handler)
+    result = run("--threshold", "19%", *resume, inputs=(name,), handler=handler)
     assert result.code == 3
     assert result.error.startswith(
         f"too many rows failed: 4 of 20 (20%), and --threshold allows 19%; {folder.path / 'p.jsonl'} was not written."
     )
-    assert old_ones(folder) == OLD
     assert [letter["row"]["b"] for letter in folder.rows(FAILED)] == [0, 5, 10, 15]
+    assert OLD.items() <= folder.contents().items()
     again = run("--threshold", 0.2, *resume, inputs=(name,), handler=handler)
     assert (again.code, again.err) == (0, "")
     assert again.summary.get("done before") == ("20" if resume else None)
@@ -74,14 +66,6 @@ def test_a_run_without_rows_succeeds_and_says_so(folder, run, threshold):
     assert folder.names() == ["in.jsonl", "p.jsonl"]
 
 
-@pytest.mark.parametrize("share", ["1.5", "-0.1", "nan"])
-def test_a_threshold_that_is_no_share_is_refused(folder, run, share):
-    folder.write("in.jsonl", ROWS)
-    result = run(f"--threshold={share}")
-    assert (result.code, old_ones(folder)) == (2, OLD)
-    assert result.error == f"--threshold is a share of the rows, from 0 to 1 or 0% to 100%, not {float(share)}."
-
-
 MANY = [*({"a": "x", "b": n} for n in range(1000)), *({"a": n, "b": n} for n in range(1000, 5000))]
 
 
@@ -96,7 +80,7 @@ def test_a_run_ends_once_its_first_thousand_rows_have_failed(folder, run, option
     assert result.code == 3
     assert int(result.summary["rows"].replace(",", "")) < 3000
     assert result.error.startswith("the first 1,000 rows failed, and the rest was not read (--threshold 1 ")
-    assert old_ones(folder) == OLD
+    assert OLD.items() <= folder.contents().items()
     assert {letter["row"]["b"] for letter in folder.rows(FAILED)} == set(range(1000))
     again = run("--handler-arg", "max_batch_size=100", *options, "--threshold", "1")
     assert (again.code, again.summary["predictions"], again.summary["dead letters"]) == (0, "4,000", "1,000")
@@ -108,6 +92,6 @@ def test_rows_that_cannot_be_read_count_and_one_that_succeeds_is_enough(folder, 
     assert (result.code, result.summary["rows"]) == (3, "1,000")
     assert "No row could be read" in result.error
     assert "The model was given" not in result.error
-    folder.write("in.jsonl", [{"a": "x", "b": 1}] * 998 + [{"a": 1, "b": 1}] + [{"a": "x", "b": 1}] * 2000)
+    folder.write("in.jsonl", [{"a": "x", "b": 1}] * 998 + [{"a": 1, "b": 1}] + [{"a": "x", "b": 1}] * 100)
     assert run().code == 0
-    assert len(folder.rows("p.dead-letters.jsonl")) == 2998
+    assert len(folder.rows("p.dead-letters.jsonl")) == 1098

@@ -1,7 +1,5 @@
 """``headrace run --report`` and ``headrace report``."""
 
-from __future__ import annotations
-
 import html
 import json
 import re
@@ -33,14 +31,20 @@ class Asks(headrace.RemoteModelHandler):
 """
 
 
-@pytest.fixture
-def run(folder, headrace, handlers):
+@pytest.fixture(autouse=True)
+def _files(folder):
     folder.write("in.jsonl", [{"a": 1}, {"a": "secret-1"}, {"a": "secret-2"}, {"a": 2}])
+    folder.write("asks.py", ASKS)
 
-    def call(*more, name="Add"):
-        return headrace("run", "in.jsonl", "--output", "p.jsonl", "--handler", f"{handlers}:{name}", *more)
 
-    return call
+def report_of(folder, name="r.json"):
+    return json.loads((folder.path / name).read_text())
+
+
+def commands_in(folder, name="r.html"):
+    """The commands that retry dead letters, as words."""
+    found = re.findall("<code[^>]*>(headrace retry.*?)</code>", (folder.path / name).read_text())
+    return [shlex.split(html.unescape(command)) for command in found]
 
 
 def test_a_report_has_the_runs_figures_and_no_values_of_rows(run, folder):
@@ -54,79 +58,68 @@ def test_a_report_has_the_runs_figures_and_no_values_of_rows(run, folder):
     assert "secret" not in page + figures
 
 
-def test_causes_without_messages_are_one_for_each_kind_of_error(folder, headrace, handlers):
-    folder.write("in.jsonl", [{"a": 1}, *({"a": f"x{number}"} for number in range(9))])
-    arguments = ("run", "in.jsonl", "--output", "p.jsonl", "--handler", f"{handlers}:Vectors", "--report", "r.json")
-    assert headrace(*arguments).code == 0
-    (cause,) = json.loads((folder.path / "r.json").read_text())["causes"]
-    assert (cause["message"], cause["count"]) == ("", 9)
-
-
-def test_messages_are_quoted_on_request(run, folder):
-    assert run("--report", "run.json", "--report-messages").code == 0
-    assert "unsupported operand" in (folder.path / "run.json").read_text()
-    assert not (folder.path / "run.html").exists()
+def test_causes_without_messages_are_one_for_each_kind_of_error(run, folder):
+    for more, messages in ((), [""]), (("--report-messages",), ["'secret-1'", "'secret-2'"]):
+        assert run("--report", "r.json", *more, handler="Vectors").code == 0
+        causes = report_of(folder)["causes"]
+        assert sorted(one["message"].rpartition(" ")[2] for one in causes) == messages
+        assert sum(one["count"] for one in causes) == 2
+    assert not (folder.path / "r.html").exists()
 
 
 def test_a_run_that_fails_has_a_report_too(run, folder):
-    assert run("--report", "run.html", name="Broken").code == 1
-    facts = json.loads((folder.path / "run.json").read_text())
+    assert run("--report", "run.html", handler="Broken").code == 1
+    facts = report_of(folder, "run.json")
     assert (facts["exit_code"], facts["exit_reason"], facts["rows"]) == (1, "failed", None)
     assert "The run did not get to its end" in (folder.path / "run.html").read_text()
 
 
 def test_pages_are_made_again_and_compared(run, headrace, folder):
-    run("--report", "one.json")
-    run("--report", "two.json")
+    for name in ("one.json", "two.json"):
+        run("--report", name)
     result = headrace("report", "two.json", "--compare", "one.json", "--output", "both.html")
     assert result.code == 0
     assert "2 dead letters" in result.out
     assert "Compared" in (folder.path / "both.html").read_text()
-    assert headrace("report", "p.jsonl").code == 2
 
 
-def test_more_workers_are_no_advice_where_the_model_computes_elsewhere(folder, headrace, handlers):
+@pytest.mark.parametrize("facts", ['{"report": 1}', '{"report": 1, "command": "run", "causes": 7}', "[1]", "no report"])
+def test_figures_made_by_hand_are_one_error(folder, headrace, facts):
+    folder.write("own.json", facts)
+    result = headrace("report", "own.json")
+    assert result.code == 2
+    assert re.search("own.json is no (whole )?report", result.error)
+
+
+@pytest.mark.parametrize(
+    ("handler", "more", "is_elsewhere"), [("Add", (), False), ("Add", ("--isolate",), True), ("asks:Asks", (), True)]
+)
+def test_more_workers_are_no_advice_where_the_model_computes_elsewhere(run, folder, handler, more, is_elsewhere):
     folder.write("in.jsonl", [{"a": 1}, {"a": 2}])
-    folder.write("asks.py", ASKS)
-    arguments = ("run", "in.jsonl", "--output", "p.jsonl", "--report", "r.json", "--handler")
-    for more, is_elsewhere in (
-        ([f"{handlers}:Add"], False),
-        ([f"{handlers}:Add", "--isolate"], True),
-        (["asks:Asks"], True),
-    ):
-        assert headrace(*arguments, *more).code == 0
-        assert json.loads((folder.path / "r.json").read_text())["keeps_one_worker"] is is_elsewhere
+    assert run("--report", "r.json", *more, handler=handler).code == 0
+    assert report_of(folder)["keeps_one_worker"] is is_elsewhere
 
 
-def test_the_command_for_dead_letters_works_as_pasted(folder, headrace, handlers):
+def test_the_command_for_dead_letters_works_as_pasted(run, folder, headrace):
     folder.write("in.jsonl", [{"a": 1}, {"a": "x"}, {"a": 2}])
-    options = ("--handler", f"{handlers}:Add", "--inference-arg", "times=3", "--max-batch-size", "2", "--json")
-    assert headrace("run", "in.jsonl", "--output", "an output.jsonl", *options, "--report", "r.html").code == 0
-    commands = re.findall("<code>(headrace retry.*?)</code>", (folder.path / "r.html").read_text())
-    command = shlex.split(html.unescape(commands[0]))
+    options = ("--inference-arg", "times=3", "--max-batch-size", "2", "--report", "r.html")
+    assert run(*options, output=("--output", "an output.jsonl")).code == 0
     letters = folder.path / "an output.dead-letters.jsonl"
     letters.write_text(letters.read_text().replace('"x"', "5"))  # the cause is mended
-    assert headrace(*command[1:]).code == 0
+    assert headrace(*commands_in(folder)[0][1:]).code == 0
     assert [row["prediction"] for row in folder.rows("an output.jsonl")] == [3, 15, 6]
 
 
-def test_the_command_of_each_cause_retries_its_letters(folder, headrace, handlers):
+def test_the_command_of_each_cause_retries_its_letters(run, folder, headrace):
     folder.write("in.jsonl", [{"a": 1, "b": 1}, {"a": "x", "b": 2}, {"b": 3}, {"a": "y", "b": 4}])
-    options = ("--handler", f"{handlers}:Add", "--columns", "a,b", "--max-batch-size", "1", "--json")
+    options = ("--columns", "a,b", "--max-batch-size", "1", "--report", "r.html")
     for messages in ((), ("--report-messages",)):
-        run = ("run", "in.jsonl", "--output", "p.jsonl", *options, "--report", "r.html", *messages)
-        assert headrace(*run).code == 0
-        commands = re.findall("<code[^>]*>(headrace retry.*?)</code>", (folder.path / "r.html").read_text())
-        counts = []
-        for command in map(html.unescape, commands):
-            again = headrace(*shlex.split(command)[1:], "--json", "--threshold", "1")
-            facts = json.loads(again.out)
-            assert facts["failures"] == facts["rows"]
-            counts.append(facts["rows"])
-        assert sorted(counts) == [1, 2, 3]
-    lone = headrace("run", "in.jsonl", "--limit", "2", "--output", "q.jsonl", *options, "--report", "q.html")
-    assert lone.code == 0
-    assert (folder.path / "q.html").read_text().count("headrace retry") == 1
+        assert run(*options, *messages).code == 0
+        again = [headrace(*command[1:], "--json", "--threshold", "1") for command in commands_in(folder)]
+        facts = [json.loads(one.out) for one in again]
+        assert sorted((one["rows"], one["failures"]) for one in facts) == [(1, 1), (2, 2), (3, 3)]
+    assert run(*options, "--limit", "2").code == 0
+    assert len(commands_in(folder)) == 1
 
 
 def test_keys_are_not_in_the_command():
@@ -156,19 +149,14 @@ def test_a_budget_is_retried_with_what_it_needs(limit, keeps):
     assert (options[-1] == "--resume") is ("--cache" not in keeps)
 
 
-def test_rows_that_took_most_are_named_by_their_places(folder, headrace):
+def test_rows_that_took_most_are_named_by_their_places(run, folder, requests_end):
     folder.write("in.jsonl", [{"a": 1}, {"a": 500}, {"a": 13}, {"a": 9}])
-    folder.write("asks.py", ASKS)
-    arguments = ("run", "in.jsonl", "--output", "p.jsonl", "--handler", "asks:Asks", "--max-batch-size", "1")
-    assert headrace(*arguments, "--price", "m=1,1", "--report", "r.html").code == 0
-    facts = json.loads((folder.path / "r.json").read_text())
+    options = ("--max-batch-size", "1", "--price", "m=1,1", "--report", "r.html")
+    assert run(*options, handler="asks:Asks").code == 0
+    facts = report_of(folder)
     tries = facts["dearest"][1]["requests"]
-    assert [(one["row"], one["input_tokens"]) for one in facts["dearest"]] == [
-        (2, 500),
-        (3, 13 * tries),
-        (4, 9),
-        (1, 1),
-    ]
+    dearest = [(2, 500), (3, 13 * tries), (4, 9), (1, 1)]
+    assert [(one["row"], one["input_tokens"]) for one in facts["dearest"]] == dearest
     assert {one["row"] for one in facts["slowest"]} == {1, 2, 4}
     assert all(one["file"].endswith("in.jsonl") and one["rows"] == 1 for one in facts["slowest"])
     assert "in.jsonl, row 2" in (folder.path / "r.html").read_text()
@@ -181,11 +169,3 @@ def test_a_full_disk_costs_the_page_and_nothing_else(run, folder):
     assert "--report: cannot write run.html: File too large" in result.err
     assert len(folder.rows("p.jsonl")) == 2
     assert not list(folder.path.glob("run.html*"))
-
-
-@pytest.mark.parametrize("facts", ['{"report": 1}', '{"report": 1, "command": "run", "causes": 7}', "[1]"])
-def test_figures_made_by_hand_are_one_error(folder, headrace, facts):
-    (folder.path / "own.json").write_text(facts)
-    result = headrace("report", "own.json")
-    assert result.code == 2
-    assert re.search("own.json is no (whole )?report", result.error)

@@ -1,10 +1,7 @@
 """``--watch``: the page while the run goes on, for those who know its address."""
 
-from __future__ import annotations
-
 import socket
 import struct
-import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -56,30 +53,6 @@ def test_a_browser_that_leaves_early_is_no_news(capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_a_port_is_one(headrace, folder, handlers):
+def test_a_port_is_one(folder, mistake):
     folder.write("in.jsonl", [{"a": 1}])
-    arguments = ("run", "in.jsonl", "--handler", f"{handlers}:Add", "--output", "p.jsonl", "--watch", "99999")
-    result = headrace(*arguments)
-    assert result.code == 2
-    assert "--watch" in result.error
-
-
-def test_a_run_is_watched_while_it_goes_on(folder, handlers, command):
-    folder.write("in.jsonl", [{"a": 1}, {"a": 2}])
-    process = command(
-        "run",
-        "in.jsonl",
-        "--handler",
-        f"{handlers}:Waiting",
-        "--output",
-        "p.jsonl",
-        "--watch",
-        "0",
-        stdin=subprocess.PIPE,
-    )
-    address = process.stderr.readline().removeprefix("watch at ").strip()
-    assert process.stdout.readline() == "at work\n"
-    assert "headrace run" in got(address)
-    out, errors = process.communicate(timeout=120)
-    assert (process.returncode, errors) == (0, "")
-    assert "predictions   2" in out
+    assert "--watch" in mistake("--watch", "99999")

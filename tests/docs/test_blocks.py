@@ -4,10 +4,9 @@ A block with a title is a file, which other blocks import or run. On the pages t
 console blocks run, too; blocks of other kinds are for reading.
 """
 
-from __future__ import annotations
-
 import os
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -19,22 +18,22 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from typer.main import get_command
 
-from headrace.cli.main import app
+from headrace.cli.catalogue import OURS, as_markdown, listed_handlers
+from headrace.cli.main import app, main
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted(
-    file
-    for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/**/*.md")
-    for file in ROOT.glob(pattern)
-)
+FOLDERS = ("", "docs/**/", "examples/**/", "benchmarks/**/")
+FILES = sorted(file for folder in FOLDERS for file in ROOT.glob(f"{folder}*.md"))
 LIGHT = {"README.md"}
 TASKS = re.compile(r"docs/(quickstart|telemetry|from-[\w-]+|recipes/[\w-]+)\.md")
 BLOCK = re.compile(r'^```(python|console)(?: title="([\w.]+)")?\n(.*?)^```$', re.DOTALL | re.MULTILINE)
+SHELL = frozenset({"|", "<", ">", ";", "&", "&&"})
 SHELL_COMMAND = re.compile(r"^\$ ((?:.*\\\n)*.*)$", re.MULTILINE)
 COMMAND = re.compile(r"^(?:\$ )?headrace ((?:.*\\\n)*.*)$", re.MULTILINE)
 BEAM_OPTIONS = {f"--{name}" for name in PipelineOptions([]).get_all_options()}
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+TABLE = re.compile(r"^\| handler \| an example is \|.*?(?=\n\n)", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
@@ -70,16 +69,14 @@ def run_blocks(path: Path, namespace: dict[str, object], folder: Path) -> int:
 
 
 def run_command(command: str, folder: Path) -> None:
-    """As in a shell with this environment activated."""
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-c", command],
-        check=False,
-        cwd=folder,
-        env=os.environ | {"PATH": path},
-        capture_output=True,
-        text=True,
-    )
+    """As in a shell with this environment activated; this process, which has loaded Headrace, runs what is its own."""
+    words = shlex.split(command.replace("\\\n", ""))
+    if words[0] == "headrace" and SHELL.isdisjoint(words):
+        assert main(words[1:]) == 0, command
+        return
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    bash = ["bash", "-c", command]
+    done = subprocess.run(bash, check=False, cwd=folder, env=env, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
@@ -109,13 +106,6 @@ def test_blocks_run(path, namespace, tmp_path):
     assert run_blocks(path, namespace, tmp_path) == text.count("```python")
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_within_the_project_lead_somewhere(path):
-    targets = [target for target in LINK.findall(path.read_text()) if "://" not in target]
-    missing = [target for target in targets if not (path.parent / target.partition("#")[0]).exists()]
-    assert missing == []
-
-
 def anchors_of(path):
     """The fragments of links to a document's headings, as GitHub and MkDocs make them."""
     headings = HEADING.findall(FENCED.sub("", path.read_text()))
@@ -123,28 +113,22 @@ def anchors_of(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_to_headings_lead_somewhere(path):
+def test_links_within_the_project_lead_to_a_file_and_a_heading(path):
     targets = [target.partition("#") for target in LINK.findall(path.read_text()) if "://" not in target]
-    linked = [(path.parent / page if page else path, anchor) for page, _, anchor in targets if anchor]
-    missing = [
-        (page.name, anchor) for page, anchor in linked if page.suffix == ".md" and anchor not in anchors_of(page)
-    ]
-    assert missing == []
+    linked = [(path.parent / page if page else path, anchor) for page, _, anchor in targets]
+    assert [page for page, _ in linked if not page.exists()] == []
+    headings = [(page, anchor) for page, anchor in linked if anchor and page.suffix == ".md"]
+    assert [(page.name, anchor) for page, anchor in headings if anchor not in anchors_of(page)] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_make_targets_exist(path):
+def test_make_targets_commands_and_their_options_exist(path):
+    text, known = path.read_text(), get_command(app).commands
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {"demo", "test"} <= targets
-    used = set(re.findall(r"(?:^|`|\$ )make ([a-z]+)", path.read_text(), re.MULTILINE))
-    assert used <= targets
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_and_their_options_exist(path):
-    known = get_command(app).commands
+    assert set(re.findall(r"(?:^|`|\$ )make ([a-z]+)", text, re.MULTILINE)) <= targets
     assert "--output" in COMMAND.findall((ROOT / "README.md").read_text())[0]
-    for command in COMMAND.findall(path.read_text()):
+    for command in COMMAND.findall(text):
         name, *words = command.replace("\\\n", "").split()
         ours = {option for one in known[name].params for option in (*one.opts, *one.secondary_opts)}
         used = {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
@@ -159,3 +143,10 @@ def test_the_java_command_has_what_its_program_requires():
     missing = {f"{name[0].lower()}{name[1:]}" for name in required} - set(re.findall(r"--(\w+)=", command))
     assert len(required) == 4
     assert missing == set()
+
+
+def test_the_table_of_handlers_is_what_the_command_prints():
+    ours = [one for one in listed_handlers() if one.path.startswith(OURS)]
+    assert [one.path for one in ours if one.card is None] == []
+    (table,) = TABLE.findall((ROOT / "docs" / "handlers.md").read_text())
+    assert table == as_markdown(ours), "put what `headrace handlers --markdown` prints into docs/handlers.md"

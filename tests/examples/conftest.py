@@ -1,7 +1,5 @@
 """The examples as modules, and the runner that their pipelines use here."""
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 from pathlib import Path

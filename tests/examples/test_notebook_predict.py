@@ -4,24 +4,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_wine
 
-import headrace
-
-
-def test_failures_take_the_position_of_their_elements(example, tmp_path):
-    notebook = example("notebook_predict")
-    wines = load_wine().data[:5, 1:].copy()
-    wines[3, 0] = np.nan
-
-    guesses = list(notebook.guess_alcohol(notebook.train(tmp_path), wines))
-
-    assert [isinstance(guess, headrace.Failure) for guess in guesses] == [False, False, False, True, False]
-    assert isinstance(guesses[3].error, ValueError)
-    assert guesses[0] == pytest.approx(load_wine().data[0, 0], abs=1.0)
-
 
 def test_example_prints_guesses_and_the_failure(example, capsys):
     example("notebook_predict").main()
 
     lines = capsys.readouterr().out.splitlines()
-    assert sum(line.endswith(" % alcohol") for line in lines) == 5
-    assert lines[2].startswith("inference failed: ValueError(")
+    assert lines.pop(2).startswith("inference failed: ValueError(")
+    guesses = [float(line.removesuffix(" % alcohol")) for line in lines]
+    assert guesses == pytest.approx(list(np.delete(load_wine().data[::30, 0], 2)), abs=1.5)

@@ -1,7 +1,5 @@
 """The notebook runs from top to bottom, and says what its text promises."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path
@@ -34,11 +32,8 @@ def test_notebook_has_no_stored_outputs():
     assert '"output_type"' not in NOTEBOOK.read_text()
 
 
-def test_notebook_predicts_most_digits(outputs):
+def test_notebook_predicts_most_digits_and_names_the_spoilt_rows(outputs):
     assert float(outputs[1].strip("'").partition("%")[0]) > 90
-
-
-def test_notebook_names_the_spoilt_rows(outputs):
     assert outputs[2].startswith("{7: ('preprocessing', 'ValueError(")
     assert "130: ('preprocessing', 'TypeError(" in outputs[2]
     assert "row 7 ValueError" in outputs[-1]
@@ -46,7 +41,6 @@ def test_notebook_names_the_spoilt_rows(outputs):
 
 
 def test_notebook_loses_only_the_row_that_hangs(outputs):
-    shown = outputs[4]
-    assert "[4, " in shown
-    assert "TimeoutError" in shown
-    assert shown.endswith(" 6]")
+    assert "[4, " in outputs[4]
+    assert "TimeoutError" in outputs[4]
+    assert outputs[4].endswith(" 6]")

@@ -3,8 +3,6 @@
 One environment, made by ``venv``, gets the dependencies once, with the wheel; the other forms replace Headrace alone.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

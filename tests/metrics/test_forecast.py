@@ -1,7 +1,6 @@
 """Forecasts from the figures of pilots: rates, seconds, and intervals of money that hold."""
 
-from __future__ import annotations
-
+import math
 import random
 from statistics import fmean
 from typing import Any
@@ -34,29 +33,27 @@ class Pilot:
         return report_figures({"command": "run", "exit_code": 0, "exit_reason": "done", **facts}, self.timeline)
 
 
-def test_the_rate_is_that_after_the_warm_up() -> None:
+@pytest.mark.parametrize(
+    ("seen", "stopped", "rate"),
+    [
+        ([0, 0, 3, 20, 40, 60, 100, *[200, 190, 210] * 8, 50], math.inf, 400),
+        ([0, *[300, 310, 290] * 3, *[50, 49, 51] * 10], math.inf, 100),
+        ([*[0] * 15, 1, 6, 24, 32, 64, 128, 0, 256, 0, 0, 512, *[0, 0, 0, 1024] * 2, 19], math.inf, 512),
+        ([0, *[50] * 20, 30, 20, 10, 5, 1], 10.5, 100),
+    ],
+    ids=["after a warm-up", "behind the burst of a bucket", "of batches that double", "until the last row was read"],
+)
+def test_the_rate_is_that_of_the_steady_part(seen: list[float], stopped: float, rate: float) -> None:
+    assert steady_rate(seen, 0.5, stopped).rate.middle == pytest.approx(rate, rel=0.02)
+
+
+def test_rows_before_the_steady_part_are_counted() -> None:
     steady = steady_rate([0, 0, 3, 20, 40, 60, 100, *[200, 190, 210] * 8, 50], 0.5)
-    assert steady.rate.middle == pytest.approx(400, rel=0.02)
     assert steady.rate.low < 400 < steady.rate.high < 480
     assert (steady.until, steady.rows) == (15.5, 223 + 4800)
-
-
-def test_the_rate_is_that_behind_the_burst_of_a_full_bucket() -> None:
     steady = steady_rate([0, *[300, 310, 290] * 3, *[50, 49, 51] * 10], 0.5)
-    assert steady.rate.middle == pytest.approx(100, rel=0.02)
-    assert steady.until + (100_000 - steady.rows) / steady.rate.middle == pytest.approx(
-        20 + (100_000 - 4200) / 100, rel=0.01
-    )
-
-
-def test_batches_that_double_are_a_warm_up() -> None:
-    seen = [1, 6, 24, 32, 64, 128, 0, 256, 0, 0, 512, 0, 0, 0, 1024, 0, 0, 0, 1024, 19]
-    assert steady_rate([*[0] * 15, *seen], 0.5).rate.middle == pytest.approx(512, rel=0.02)
-
-
-def test_what_comes_after_the_last_row_was_read_does_not_count() -> None:
-    steady = steady_rate([0, *[50] * 20, 30, 20, 10, 5, 1], 0.5, stopped=10.5)
-    assert steady.rate.middle == 100
+    left = steady.until + (100_000 - steady.rows) / steady.rate.middle
+    assert left == pytest.approx(20 + (100_000 - 4200) / 100, rel=0.01)
 
 
 def test_few_large_batches_have_a_wide_interval() -> None:
@@ -122,14 +119,8 @@ def test_the_interval_of_money_holds_what_came_in_nine_of_ten_runs(requests: int
         for length in answers(drawn, requests):
             pilot.timeline.on_event(UsageReported("m", 50, length, cost=length * 1e-3))
         cost = pilot.timeline.figures()["timeline"]["cost"]
-        usage = {
-            "m": {
-                "requests": requests,
-                "input_tokens": 50 * requests,
-                "output_tokens": round(1e3 * sum(cost)),
-                "cost": sum(cost),
-            }
-        }
+        tokens = {"input_tokens": 50 * requests, "output_tokens": round(1e3 * sum(cost))}
+        usage = {"m": {"requests": requests, **tokens, "cost": sum(cost)}}
         found = forecast(pilot.figures(rows=requests, usage=usage, cost=sum(cost)), 10 * requests)
         came = sum(answers(drawn, 10 * requests)) * 1e-3
         held += found["money_low"] <= came <= found["money_high"]

@@ -1,7 +1,5 @@
 """A timeline keeps what happened when, in a table of bounded size."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

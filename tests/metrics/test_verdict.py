@@ -1,7 +1,5 @@
 """The rules that say what held a run back, and what to do about it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

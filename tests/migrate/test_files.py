@@ -1,7 +1,5 @@
 """Files and folders: what is read, what is written, and how."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

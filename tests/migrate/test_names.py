@@ -3,19 +3,13 @@
 Beam's modules are parsed, not imported: most need a framework.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from pathlib import Path
 
 import pytest
 
-from headrace.migrate.names import (
-    INFERENCE,
-    extras_in,
-    find_counterpart,
-)
+from headrace.migrate.names import INFERENCE, extras_in, find_counterpart
 
 BEAM = Path(importlib.util.find_spec("apache_beam").origin).parent / "ml" / "inference"
 GUIDE = Path(__file__).parents[2] / "docs" / "migrating.md"

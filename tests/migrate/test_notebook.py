@@ -1,7 +1,5 @@
 """Notebooks: cells are one program, and all but the cells' code stays as it was."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

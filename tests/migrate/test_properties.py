@@ -1,7 +1,5 @@
 """Any mixture of imports and uses: what runs before the move runs after it, and means Headrace's names."""
 
-from __future__ import annotations
-
 import types
 
 import apache_beam.ml.inference.onnx_inference
