@@ -18,8 +18,6 @@ from headrace.jobs.stored_rows import StoredOutput
 from waiting import wait_until
 
 HANDLERS = '''
-"""Handlers of a user's own."""
-
 import os
 import pathlib
 import sys
@@ -77,8 +75,6 @@ class NeverLoads(Add):
 
 
 class InColumns(Add):
-    """Twice a number; the same for rows in columns."""
-
     def columns_equal_rows(self):
         return True
 
@@ -104,11 +100,8 @@ class Waiting(Add):
 class Prints(Add):
     """One more than a number; prints as Python and as C do."""
 
-    def load_model(self):
-        print("from Python")
-        return super().load_model()
-
     def run_inference(self, batch, model, inference_args=None):
+        print("from Python")
         os.write(1, b"from C")
         return [row["a"] + 1 for row in batch]
 
@@ -139,9 +132,6 @@ class Asks(headrace.RemoteModelHandler):
     def batch_elements_kwargs(self):
         return {"max_batch_size": 1}
 
-    def cache_key(self):
-        return ["asks"]
-
 
 class Unpicklable(Add):
     def __init__(self):
@@ -155,9 +145,8 @@ def bare():
 
 
 def keyed():
-    return headrace.KeyedModelHandler(
-        [headrace.KeyModelMapping(["x"], Add(100)), headrace.KeyModelMapping(["y"], Add(200))]
-    )
+    mappings = [headrace.KeyModelMapping([key], Add(plus)) for key, plus in (("x", 100), ("y", 200))]
+    return headrace.KeyedModelHandler(mappings)
 
 
 def late(model_uri):
