@@ -74,6 +74,48 @@ def assert_same_rows(path, numbers):
     return rows
 
 
+ODD_LINES = [
+    '1,2.5,1,"quoted, ""text""",1',
+    "1, 2.5 ,1,é,",
+    "1,,1,t,1",
+    "1,smudge,1,t,1",
+    "1,2.5,1_0,t,1",
+    "1,2.5,+5,t,1",
+    "1,2.5,0x1F,t,1",
+    "1,nan,1,t,1",
+    "1,1e400,1,t,1",
+    "1,2.5,1",
+    "1,2.5,1,t,1,2",
+    "",
+    "   ",
+    '1,2.5,1,"two\nlines",1',
+    "1,2.5,1.5,t,x",
+    '1,2.5,1,a"b,1',
+    '1,2.5,1,"a"b,1',
+    '1,2.5,1, "a",1',
+    "1,2.5,1,t,nan(7)",
+    "1,nan(7),1,t,1",
+    "1,2.5,007,t,1",
+    "1,2.5,99999999999999999999,t,1",
+    "1,2.5,1,t\r,1",
+    "1,2.5,1,\x00,1",
+    "1,2.5,\u0663,t,1",
+    "1,2.5,1,t,0xFF",
+    "1,2.5,1,\udcff,1",
+    '1,"2.5",1,"",""',
+    "1,2.5, ,t,\t",
+]
+
+
+@pytest.mark.parametrize("line", ODD_LINES)
+def test_each_line_that_can_be_wrong(tmp_path, line):
+    lines = [f"{n},{n / 8},{n},plain,{n}" for n in range(200)]
+    lines.insert(170, line)
+    text = "\n".join(["id,a,b,text,extra", *lines])
+    (tmp_path / "in.csv").write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert_same_rows(tmp_path / "in.csv", {"id": "int", "a": "float", "b": "int", "extra": "int"})
+
+
 MANY = {"suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
 
 
