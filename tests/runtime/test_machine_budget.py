@@ -34,7 +34,7 @@ def spent(worker):
 
 def test_worker_processes_of_a_machine_spend_one_budget_and_those_killed_leave_what_is_left(worker_process, directory):
     spec = spec_with(Budget(200, prices=PRICES))
-    workers = [worker_process(spec) for _ in range(3)]
+    workers = [worker_process(spec) for _ in range(2)]
     for worker in workers:
         assert worker.run([1]).good == [2]
     for worker in workers:

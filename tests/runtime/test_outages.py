@@ -183,7 +183,7 @@ def test_requests_that_are_answered_when_they_are_repeated_are_repeated_however_
 @pytest.mark.parametrize(("count", "secs"), [(300, 60), (1000, 400)])
 def test_bad_requests_that_follow_each_other_cost_no_others(count, secs):
     bad = set(range(2000, 2000 + count))
-    found = Scene(lambda element, now, before: Failed(500) if element in bad else None).play_bundle(4000)
+    found = Scene(lambda element, now, before: Failed(500) if element in bad else None).play_bundle(2500 + count)
     assert set(found.failed) == bad
     assert found.secs < secs
 
@@ -202,11 +202,10 @@ def test_endpoint_that_never_works_is_not_asked_for_ever():
     assert found.secs < 900
 
 
-@pytest.mark.parametrize(("secs", "most"), [(100, 400), (300, 1000)])
-def test_outage_much_longer_than_the_patience_costs_little_more_than_what_waits(secs, most):
-    found = Scene(lambda element, now, before: Failed(500) if 0.5 <= now < secs else None).play_bundle(6000)
-    assert len(found.failed) < most
-    assert found.secs < secs + 30
+def test_outage_much_longer_than_the_patience_costs_little_more_than_what_waits():
+    found = Scene(lambda element, now, before: Failed(500) if 0.5 <= now < 300 else None).play_bundle(3000)
+    assert len(found.failed) < 1000
+    assert found.secs < 330
 
 
 def test_request_that_may_not_be_repeated_is_not_repeated_in_an_outage():

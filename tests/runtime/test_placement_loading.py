@@ -58,9 +58,9 @@ each_kind = pytest.mark.parametrize(("options", "request_"), KINDS.values(), ids
 each_kind_with_hosts = pytest.mark.parametrize(("options", "request_"), list(KINDS.values())[1:], ids=list(KINDS)[1:])
 
 
-@each_kind
-def test_weights_that_are_mapped_from_a_file_are_mapped_from_there_everywhere(home, options, request_):
-    spec = home.spec(home.handler(home.from_file, **options), **request_)
+@pytest.mark.parametrize("options", [{"large_model": True}, {"model_copies": 2}], ids=["by workers", "by hosts"])
+def test_weights_that_are_mapped_from_a_file_are_mapped_from_there_everywhere(home, options):
+    spec = home.spec(home.handler(home.from_file, **options))
     here, events = home.run(spec, [1, 2])
     [model] = [model for manager in machine_status().managers for model in manager.models]
     assert model.hosts or model.nbytes == 0

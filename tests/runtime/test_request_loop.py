@@ -200,7 +200,7 @@ def test_threads_of_blocking_requests_that_took_too_long_are_bounded(monkeypatch
     monkeypatch.setattr(of_requests, "_MOST_GIVEN_UP", 5)
     found, most = [], 0
     handler, patience = Blocking(gate, others), RetryConfig(timeout_secs=0.2)
-    for one in predict(handler, range(60), on_failure="yield", timeout=LIMIT_SECS, retry=patience):
+    for one in predict(handler, range(40), on_failure="yield", timeout=LIMIT_SECS, retry=patience):
         found.append(one)
         most = max(most, request_threads())
         if len(found) == 3:

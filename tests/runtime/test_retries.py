@@ -118,6 +118,9 @@ def test_retry_config_decides(tmp_path):
     (tmp_path / "calls").unlink()
     with pytest.raises(ConnectionResetError):
         outcomes(Unsteady(tmp_path, calls=1), range(4), retry=RetryConfig(attempts=1))
+    retry = RetryConfig(retryable=lambda error: False)
+    with pytest.raises(ConnectionResetError):
+        outcomes(Unsteady(tmp_path, loads=9999), range(4), caught=Exception, retry=retry)
 
 
 class Real(FakeClock):
@@ -141,9 +144,6 @@ def test_rows_get_the_transient_error_of_their_load(tmp_path, where):
     assert len(found) == 8
     with pytest.raises(ConnectionResetError):
         outcomes(Unsteady(tmp_path, loads=9999), range(8), **where)
-    retry = RetryConfig(retryable=lambda error: False)
-    with pytest.raises(ConnectionResetError):
-        outcomes(Unsteady(tmp_path, loads=9999), range(8), caught=Exception, retry=retry, **where)
 
 
 @HERE_AND_ISOLATED

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
+from headrace.testing import FakeClock
 from toy_engine import die, loads_once, outcomes_of
 from toys import Acting, run
 
@@ -71,7 +72,7 @@ def test_load_that_failed_is_raised_again_as_an_error_of_its_own():
     def load():
         raise ConnectionError("not yet")
 
-    spec = catching(prepare(Acting(list, load), InferenceRequest()), Exception)
+    spec = catching(prepare(Acting(list, load), InferenceRequest(clock=FakeClock())), Exception)
     worker = open_worker(spec)
     errors = [worker.session.models[None].loads.current_error() for _ in range(2)]
     worker.close()
