@@ -9,7 +9,7 @@ import pytest
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.testing import FakeClock
-from toy_engine import die, loads_once, outcomes_of
+from toy_engine import die, outcomes_of
 from toys import Acting, run
 
 _PATIENCE_SECS = 60
@@ -86,9 +86,14 @@ def test_load_that_failed_is_raised_again_as_an_error_of_its_own():
 
 @pytest.mark.usefixtures("census", "requests_end")
 def test_engine_that_cannot_be_loaded_again_fails_each_request_with_an_error_of_its_own(tmp_path):
+    def load():
+        if (tmp_path / "loaded").exists():
+            raise LookupError("gone")
+        (tmp_path / "loaded").touch()
+
     async def act(example, engine):
         die()
 
-    errors = [failure.error for failure in outcomes_of(act, range(5), loads_once(tmp_path))]
+    errors = [failure.error for failure in outcomes_of(act, range(5), load)]
     assert {str(error) for error in errors} == {"gone"}
     assert len({id(error) for error in errors}) == 5
