@@ -14,13 +14,14 @@ import torch
 import xgboost
 from apache_beam.ml.inference import base
 from apache_beam.ml.inference.onnx_inference import OnnxModelHandlerNumpy
-from apache_beam.ml.inference.pytorch_inference import PytorchModelHandlerKeyedTensor, PytorchModelHandlerTensor
-from apache_beam.ml.inference.sklearn_inference import SklearnModelHandlerNumpy, SklearnModelHandlerPandas
+from apache_beam.ml.inference.pytorch_inference import PytorchModelHandlerKeyedTensor
+from apache_beam.ml.inference.sklearn_inference import SklearnModelHandlerNumpy
 from skl2onnx import to_onnx
-from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.linear_model import LogisticRegression
 
 from headrace import predict
 from headrace.testing import nearly_equal
+from pipelines import Run
 
 pytestmark = [
     pytest.mark.large,
@@ -39,11 +40,9 @@ def models(tmp_path_factory):
     """A folder of small model files."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "numpy.pkl").write_bytes(pickle.dumps(LogisticRegression().fit(FEATURES, LABELS)))
-    (folder / "pandas.pkl").write_bytes(pickle.dumps(LinearRegression().fit(FRAME, FEATURES.sum(axis=1))))
     onnx = to_onnx(LogisticRegression().fit(FEATURES, LABELS), FEATURES[:1], options={"zipmap": False})
     (folder / "model.onnx").write_bytes(onnx.SerializeToString())
     torch.manual_seed(7)
-    torch.save(torch.nn.Linear(3, 2).state_dict(), folder / "linear.pt")
     torch.save(torch.nn.Bilinear(2, 1, 1).state_dict(), folder / "bilinear.pt")
     xgboost.XGBClassifier(n_estimators=2, max_depth=2).fit(FEATURES, LABELS).save_model(folder / "model.json")
     return folder
@@ -55,16 +54,6 @@ def trees(handler_class, folder):
 
 HANDLERS = {
     "sklearn-numpy": (lambda folder: SklearnModelHandlerNumpy(str(folder / "numpy.pkl")), list(FEATURES)),
-    "sklearn-pandas": (
-        lambda folder: SklearnModelHandlerPandas(str(folder / "pandas.pkl")),
-        [FRAME[i : i + 1] for i in range(len(FRAME))],
-    ),
-    "pytorch-tensor": (
-        lambda folder: PytorchModelHandlerTensor(
-            str(folder / "linear.pt"), torch.nn.Linear, {"in_features": 3, "out_features": 2}
-        ),
-        list(torch.tensor(FEATURES)),
-    ),
     "pytorch-keyed-tensor": (
         lambda folder: PytorchModelHandlerKeyedTensor(
             str(folder / "bilinear.pt"),
@@ -105,49 +94,21 @@ def inference_of(result):
     return result.inference
 
 
-def text(value):
-    return f"<{value}>"
-
-
 KEYED = [("high" if row.sum() > 0 else "low", row) for row in FEATURES]
-BATCHES = [FEATURES[:5], FEATURES[5:]]
 WRAPPED = {
-    "preprocessed": (lambda handler: handler.with_preprocess_fn(negative), list(FEATURES)),
-    "batches": (lambda handler: handler.with_no_batching(), BATCHES),
-    "batches, processed": (
+    "batches": (
         lambda handler: (
             handler.with_preprocess_fn(negative)
             .with_no_batching()
             .with_postprocess_fn(inference_of)
-            .with_postprocess_fn(text)
+            .with_postprocess_fn(str)
         ),
-        BATCHES,
+        [FEATURES[:5], FEATURES[5:]],
     ),
-    "keyed": (base.KeyedModelHandler, KEYED),
-    "keyed, processed": (lambda handler: base.KeyedModelHandler(handler).with_postprocess_fn(str), KEYED),
-    "models by key": (
-        lambda handler: base.KeyedModelHandler(
-            [base.KeyModelMapping(["low"], handler), base.KeyModelMapping(["high"], handler)]
-        ),
-        KEYED,
-    ),
+    "keyed": (lambda handler: base.KeyedModelHandler(handler).with_postprocess_fn(str), KEYED),
     "maybe keyed": (base.MaybeKeyedModelHandler, KEYED),
     "maybe not keyed": (base.MaybeKeyedModelHandler, list(FEATURES)),
 }
-
-
-@pytest.fixture(scope="module")
-def by_beam(models, make_run):
-    """The predictions of Beam's transform, by the test's name for the handler."""
-    known = {}
-
-    def of(name, handler, elements):
-        if name not in known:
-            run = make_run()
-            known[name] = run.values(out=run.create(elements) | base.RunInference(handler))
-        return known[name]
-
-    return of
 
 
 def values(results):
@@ -160,31 +121,31 @@ def ordered(results):
     return sorted(values(results), key=repr)
 
 
-@pytest.mark.parametrize("name", HANDLERS)
-def test_handlers_predict_as_with_beam(models, by_beam, run, name):
-    make, elements = HANDLERS[name]
-    expected = by_beam(name, make(models), elements)
-    found = list(predict(make(models), elements))
-    assert nearly_equal(values(found), values(expected))
-    assert [type(one) for one in found] == [base.PredictionResult] * len(elements)
-    assert [one.model_id for one in found] == [one.model_id for one in expected]
-    assert nearly_equal(values(run.infer(elements, make(models))), values(expected))
+def with_beam(handler, elements):
+    run = Run()
+    return run.values(out=run.create(elements) | base.RunInference(handler))
 
 
-def test_handlers_in_a_host_predict_as_with_beam(models, by_beam):
-    """One host for all, by key: with all that Beam imports it takes seconds to start."""
+def test_handlers_predict_as_with_beam(models, run):
+    """By key, in one host: with all that Beam imports it takes seconds to start."""
     made = {name: make(models) for name, (make, _) in HANDLERS.items()}
     handler = base.KeyedModelHandler([base.KeyModelMapping([name], one) for name, one in made.items()])
     elements = [(name, element) for name, (_, examples) in HANDLERS.items() for element in examples]
-    found = list(predict(handler, elements, isolate=True))
-    expected = [(name, one) for name, handler in made.items() for one in by_beam(name, handler, HANDLERS[name][1])]
-    assert nearly_equal(values(found), values(expected))
+    expected = {name: with_beam(made[name], examples) for name, (_, examples) in HANDLERS.items()}
+    for found in (predict(handler, elements), predict(handler, elements, isolate=True), run.infer(elements, handler)):
+        results = dict.fromkeys(HANDLERS, ())
+        for name, result in found:
+            results[name] += (result,)
+        for name, ours in results.items():
+            assert nearly_equal(values(ours), values(expected[name]))
+            assert {type(one) for one in ours} == {base.PredictionResult}
+            assert {one.model_id for one in ours} == {one.model_id for one in expected[name]}
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_wrappers_predict_as_with_beam(models, by_beam, run, name):
+def test_wrappers_predict_as_with_beam(models, run, name):
     wrap, elements = WRAPPED[name]
     make, _ = HANDLERS["sklearn-numpy"]
-    expected = by_beam(name, wrap(make(models)), elements)
+    expected = with_beam(wrap(make(models)), elements)
     assert nearly_equal(ordered(predict(wrap(make(models)), elements)), ordered(expected))
     assert nearly_equal(ordered(run.infer(elements, wrap(make(models)))), ordered(expected))

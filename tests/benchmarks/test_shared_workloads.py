@@ -3,13 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 pytestmark = pytest.mark.large
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
@@ -17,19 +14,14 @@ def sharing(benchmark_module):
     return benchmark_module("workloads.sharing")
 
 
-@pytest.fixture
-def plan(sharing):
-    """A plan for a model in plain Python, in two processes."""
-    return sharing.Plan("Headrace", "elsewhere.counter:CounterHandler", "", 128, 16, 2, {"steps": 2000})
-
-
 def make_run(sharing, **figures):
     zeros = dict.fromkeys(sharing.Run.__dataclass_fields__, 1.0)
     return sharing.Run(**{**zeros, "loads": 1, "left_behind": 0, **figures})
 
 
-def test_pipelines_run_in_processes_of_their_own(sharing, plan, tmp_path):
-    """On both sides; the second process asks once the first one has begun."""
+def test_pipelines_run_in_processes_of_their_own(sharing, tmp_path):
+    """On both sides, of a model in plain Python; the second process asks once the first one has begun."""
+    plan = sharing.Plan("Headrace", "elsewhere.counter:CounterHandler", "", 128, 16, 2, {"steps": 2000})
     meeting = replace(plan, one_after_another=True)
     ours, theirs = replace(meeting, options={"large_model": True}), replace(meeting, side="Beam")
     with ThreadPoolExecutor() as pool:
