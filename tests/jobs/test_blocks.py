@@ -33,8 +33,8 @@ def test_parquet_with_columns_of_all_kinds_of_which_some_are_kept(both_ways, goo
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_model_columns_with_what_is_no_finite_number(both_ways, tmp_path, output):
     wrong = [None, float("nan"), float("inf"), -1e39, 1e308, 13.0, 1.5]
-    numbers = [wrong[n % 7] if n % 10 == 0 else n / 3 for n in range(2000)]
-    path = parquet(tmp_path / "in.parquet", a=numbers, b=[None if n % 33 == 0 else n for n in range(2000)])
+    numbers = [wrong[n % 7] if n % 10 == 0 else n / 3 for n in range(700)]
+    path = parquet(tmp_path / "in.parquet", a=numbers, b=[None if n % 33 == 0 else n for n in range(700)])
     both_ways(path, output=output)
 
 

@@ -20,7 +20,7 @@ from headrace.jobs import reading
 from tables_of_all_types import OUTPUTS, Describes, parquet
 
 ODD_VECTORS = [[], None, [1.5], [1, 2], [1.5, None], [0.25, 13.5], [13.0, 1.5], [1e39, 0.5]]
-VECTORS = [[n / 4, n / 8] if n % 10 else ODD_VECTORS[n // 10 % 8] for n in range(400)]
+VECTORS = [[n / 4, n / 8] if n % 10 else ODD_VECTORS[n // 10 % 8] for n in range(160)]
 
 
 @pytest.mark.parametrize("output", [*OUTPUTS, "out.csv"])
@@ -38,8 +38,8 @@ def test_vectors_of_parquet(both_ways, tmp_path, output, handler_of):
     for number, kind in enumerate((pyarrow.list_(pyarrow.float32()), pyarrow.large_list(pyarrow.float64()))):
         parquet(tmp_path / f"{number}.parquet", a=pyarrow.array(VECTORS, kind))
     both_ways(tmp_path / "?.parquet", columns="a", output=output)
-    fixed = pyarrow.array([[n / 4, n / 8] for n in range(300)], pyarrow.list_(pyarrow.float64(), 2))
-    path = parquet(tmp_path / "fixed.parquet", a=fixed, b=range(300))
+    fixed = pyarrow.array([[n / 4, n / 8] for n in range(100)], pyarrow.list_(pyarrow.float64(), 2))
+    path = parquet(tmp_path / "fixed.parquet", a=fixed, b=range(100))
     both_ways(path, columns="a", output=output)
     three = handler_of(LinearRegression().fit([[0, 0, 0], [1, 1, 2]], [0, 1]))
     both_ways(path, handler=three, output=output)
@@ -63,9 +63,9 @@ def describing(handler_of):
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_each_row_of_a_frame_has_the_types_that_it_has_alone(both_ways, good, describing, output, tmp_path):
     few = tmp_path / "few.parquet"
-    pyarrow.parquet.write_table(pyarrow.parquet.read_table(good).slice(1250, 200), few)
+    pyarrow.parquet.write_table(pyarrow.parquet.read_table(good).slice(1250, 80), few)
     _, letters, predictions, _ = both_ways(few, columns=["*"], handler=describing, alone=True, output=output)
-    assert (len(letters), predictions) == (1, 199)
+    assert (len(letters), predictions) == (1, 79)
 
 
 @pytest.mark.parametrize("output", [*OUTPUTS, "out.csv"])
