@@ -54,10 +54,6 @@ MOVES = {
         "import apache_beam as beam\nimport headrace.beam\nimport apache_beam.ml.transforms.base\n\n"
         "headrace.beam.RunInference(beam.ml.transforms.base)\n",
     ),
-    "attributes of ml": (
-        "from apache_beam import ml, Map\nml.inference.base.PredictionResult(1, Map)\n",
-        "from apache_beam import Map\nimport headrace.beam\nheadrace.beam.PredictionResult(1, Map)\n",
-    ),
     "an import within a function": (
         "def f():\n    import apache_beam as beam\n    from apache_beam.ml.inference.base import RunInference\n"
         "    return beam, beam.ml.inference.base.ModelHandler\n",
