@@ -37,10 +37,6 @@ LONG_SECS = 3.0
 """A time limit that nothing exceeds here, on a busy machine neither, unless it hangs."""
 
 
-def test_arguments_of_each_session_reach_the_engine():
-    assert outcomes_of(double, [1, 2], inference_args={"plus": 1}) == [3, 5]
-
-
 def test_what_does_not_pickle_fails_alone():
     async def act(example, engine):
         answers = {1: threading.Lock(), 2: Unloadable()}
@@ -66,16 +62,16 @@ def test_usage_reaches_the_worker_and_its_budget():
         outcomes_of(act, range(10_000), budget=Budget(max_tokens=100))
 
 
-def test_element_that_kills_the_host_is_found():
-    async def act(example, engine):
+def test_element_that_kills_the_host_is_found_and_each_host_gets_the_arguments():
+    async def act(example, engine, plus):
         if example == 13:
             die(signal.SIGSEGV)
-        return await double(example, engine)
+        return await double(example, engine, plus)
 
-    found = outcomes_of(act, range(20))
+    found = outcomes_of(act, range(20), inference_args={"plus": 1})
     assert dead(found) == {13: HostDiedError}
     assert "the host was killed by SIGSEGV" in str(found[13].error)
-    assert [one for one in found if isinstance(one, int)] == [2 * n for n in range(20) if n != 13]
+    assert [one for one in found if isinstance(one, int)] == [2 * n + 1 for n in range(20) if n != 13]
 
 
 def test_host_that_is_killed_from_outside_costs_no_element(tmp_path):

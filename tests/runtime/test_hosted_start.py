@@ -69,9 +69,7 @@ def test_keyed_models_have_a_fork_server_before_their_first_batch(opened, monkey
     assert run(worker, [("a", 1)]) == [("a", 2)]
 
 
-@pytest.mark.parametrize(
-    ("elements", "exceptions"), [([], Exception), ([1], Exception), ([1, 2, 3], Exception), ([1, 2, 3], ())]
-)
+@pytest.mark.parametrize(("elements", "exceptions"), [([], Exception), ([1], ()), ([1, 2, 3], Exception)])
 def test_load_that_fails_is_raised_before_the_first_outcome(opened, elements, exceptions):
     """Also where dead letters are asked for: the pipeline is wrong, not its elements."""
     worker = opened(hosted(doubling(broken), exceptions))
