@@ -218,10 +218,6 @@ class Picky(LoadCountingHandler):
         return [model(example) for example in batch]
 
 
-def loaded_by(*handlers):
-    return [handler.loads for handler in handlers]
-
-
 def test_both_models_linger_until_another_transform_opens():
     first, fallback = Picky(), LoadCountingHandler()
     spec = prepare(first, InferenceRequest(fallback=fallback))
@@ -229,10 +225,10 @@ def test_both_models_linger_until_another_transform_opens():
         worker = open_worker(spec)
         run(worker, [1, -1])
         worker.close(linger=True)
-    assert loaded_by(first, fallback) == [1, 1]
+    assert [first.loads, fallback.loads] == [1, 1]
     open_worker(prepare(DoublingHandler(), InferenceRequest())).close()
     open_worker(spec).close()
-    assert loaded_by(first, fallback) == [2, 2]
+    assert [first.loads, fallback.loads] == [2, 2]
 
 
 def test_other_version_of_a_model_shares_the_fallback(opened):
@@ -241,4 +237,4 @@ def test_other_version_of_a_model_shares_the_fallback(opened):
     opened(spec)
     opened(replace(spec, branch="other arguments"))
     opened(replace(spec, plan=replace(spec.plan, refreshed={})))
-    assert loaded_by(first, fallback) == [1, 1]
+    assert [first.loads, fallback.loads] == [1, 1]

@@ -111,11 +111,6 @@ class Importing(Acting):
         __import__(self.module)
 
 
-def hanging(new_module):
-    """A handler whose import hangs in the fork server only."""
-    return Importing(new_module("import signal, sys\nif sys.argv[0].endswith('hosts/fork_server.py'): signal.pause()"))
-
-
 def test_too_many_threads_for_a_background_start_delay_the_opening(opened, monkeypatch):
     start = threading.Thread.start
 
@@ -129,7 +124,8 @@ def test_too_many_threads_for_a_background_start_delay_the_opening(opened, monke
 
 
 def test_worker_closed_while_modules_are_imported_leaves_nothing(new_module, marked):
-    worker = open_worker(hosted(hanging(new_module)))
+    code = "import signal, sys\nif sys.argv[0].endswith('hosts/fork_server.py'): signal.pause()"
+    worker = open_worker(hosted(Importing(new_module(code))))
     assert wait_until(marked)
     worker.close()
     assert marked() == []
