@@ -53,6 +53,7 @@ def settings(cluster: Cluster) -> Iterator[tuple[str, Any]]:
     yield from (("restart-strategy.type", "fixed-delay"), ("restart-strategy.fixed-delay.attempts", 3))
     yield from (("restart-strategy.fixed-delay.delay", "1 s"), ("heartbeat.timeout", 60000))
     yield from (("heartbeat.interval", 3000), ("state.checkpoints.dir", f"file://{cluster.scratch}/checkpoints"))
+    yield ("cluster.registration.error-delay", 500)  # of a task manager that was faster than its job manager
 
 
 def commands(cluster: Cluster, program: str, flink: str, job_server: str) -> dict[str, list[str]]:

@@ -30,7 +30,9 @@ from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 
 BATCH = 16
 HANGS_SECS = 600.0
-TIMEOUT_SECS = 3.0
+TIMEOUT_SECS = 8.0
+TIMED_BATCH = 4
+"""Small, as the row that hangs is looked for in it: the time limit passes once for each half."""
 SPOILT = frozenset([7, 130, 399, 640, 898, 899, 1204, 1500, 1796])
 """Rows with something that is no number."""
 STUCK = 1000
@@ -40,8 +42,8 @@ STUCK = 1000
 class Digits(Recorded, SklearnModelHandlerNumpy):
     """Headrace's handler; it takes its time, and hangs over one row if told to."""
 
-    def __init__(self, path: str, delay_secs: float, stuck: int | None = None, **options: Any) -> None:
-        super().__init__(path, min_batch_size=BATCH, max_batch_size=BATCH, **options)
+    def __init__(self, path: str, delay_secs: float, stuck: int | None = None, batch: int = BATCH) -> None:
+        super().__init__(path, min_batch_size=batch, max_batch_size=batch)
         self.delay_secs = delay_secs
         self._stuck = stuck
 
@@ -91,7 +93,9 @@ def of_headrace(path: Path, kind: str, words: argparse.Namespace) -> Any:
     is_timed = kind == "timeout"
 
     def infer() -> Any:
-        handler: Any = Digits(str(path), words.delay, STUCK if is_timed else None)
+        handler: Any = Digits(str(path), words.delay)
+        if is_timed:
+            handler = Digits(str(path), words.delay, STUCK, TIMED_BATCH)
         if kind == "keyed":
             handlers = {key: Digits(str(path), words.delay) for key in ("even", "odd")}
             handler = KeyedModelHandler([KeyModelMapping([key], one) for key, one in handlers.items()])

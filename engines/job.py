@@ -18,7 +18,7 @@ import apache_beam as beam
 import stopwatch
 from apache_beam.options.pipeline_options import PipelineOptions
 from flink import Cluster, lose
-from job_server import Engine
+from job_server import Engine, worker_processes
 from members import members, wait_until
 from recording import RECORDS, Process, read, table
 
@@ -105,7 +105,7 @@ class Report:
         return "\n\n".join(lines)
 
 
-def run(engine: Engine, job: Job, *, kill: str | None = None) -> Report:
+def run(engine: Engine, job: Job, *, kill: str | None = None, workers: int = 2) -> Report:
     """Submits a job and waits for it.
 
     Args:
@@ -113,13 +113,14 @@ def run(engine: Engine, job: Job, *, kill: str | None = None) -> Report:
         job: what to run.
         kill: on a Flink cluster, the task manager to kill once a third of the elements is through; a new one takes
             its place.
+        workers: worker processes that each process of the engine has at once; each takes seconds to start.
     """
     with tempfile.TemporaryDirectory(prefix="job-") as name:
         folder = Path(name)
         records = folder / "records"
         records.mkdir()
         variables = {RECORDS: str(records), stopwatch.VARIABLE: _DO_FNS[job.side]}
-        options = [*engine.pipeline_options(**variables), "--beam_plugins=stopwatch"]
+        options = [*engine.pipeline_options(**variables), worker_processes(workers), "--beam_plugins=stopwatch"]
         pipeline = beam.Pipeline(options=PipelineOptions(options))
         _build(pipeline, job, folder)
         began = time.monotonic()

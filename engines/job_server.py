@@ -28,15 +28,23 @@ class Engine(Protocol):
 
 
 def process_options(endpoint: str, boot: Path, environment: dict[str, str]) -> list[str]:
-    """The arguments with which a pipeline goes to a job server, and its workers are processes beside the engine's."""
+    """The arguments with which a pipeline goes to a job server, and its workers are processes beside the engine's.
+
+    Each process of the engine has two at once, unless a later argument says otherwise (``worker_processes``).
+    """
     process = {"command": str(boot), "env": environment}
     return [
         "--runner=PortableRunner",
         f"--job_endpoint={endpoint}",
         "--environment_type=PROCESS",
         f"--environment_config={json.dumps(process)}",
-        "--sdk_worker_parallelism=2",
+        worker_processes(2),
     ]
+
+
+def worker_processes(count: int) -> str:
+    """The argument that says how many worker processes each process of the engine has at once."""
+    return f"--sdk_worker_parallelism={count}"
 
 
 def write_boot(path: Path) -> None:
@@ -69,7 +77,7 @@ def digest(mark: str) -> str:
 def free_ports(*uses: str) -> dict[str, int]:
     """A port for each use, all of them free now, and below those that Linux draws for connections meanwhile."""
     found: list[int] = []
-    for port in range(10_000 + os.getpid() % 20_000, 32_768):
+    for port in range(10_000 + os.getpid() * 16 % 20_000, 32_768):  # another process may look at the same time
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("", port))
             found.append(port)

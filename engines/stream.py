@@ -20,13 +20,13 @@ from recording import write
 from headrace.beam import ModelMetadata
 
 PARTS = 8
-PER_SECOND = 2
+PER_SECOND = 1
 """So many numbers have timestamps of one second; how fast they come is another matter."""
 WINDOW_SECS = 10
-LATENESS_SECS = 60
+LATENESS_SECS = 30
 LATE, TOO_LATE = -1, -2
 """Elements of the first window that come after its end, and after the lateness that is allowed; each has a file."""
-_WINDOWS = 100
+_WINDOWS = 200
 """Far more than a stream here ever sees."""
 ONWARD = "onward"
 """The file without which the first window goes on taking what is late."""

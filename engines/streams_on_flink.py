@@ -10,6 +10,7 @@ from typing import Any
 import stream
 from fetch import EngineError
 from flink import Cluster, lose, up
+from job_server import worker_processes
 from play import ACTS, Engine, Play, run
 
 CHECKPOINT_MS = 1000
@@ -28,6 +29,7 @@ def engine(cluster: Cluster, kind: str) -> Engine:
     saving = (f"--checkpointing_interval={CHECKPOINT_MS}", "--finish_bundle_before_checkpointing")
     options = (
         "--streaming",
+        worker_processes(1),  # a stream has the same ones from its beginning to its end
         *((_NEVER_IDLE,) if kind in {"arguments", "refresh"} else saving),
         *("--number_of_execution_retries=60", "--execution_retry_delay=1000"),  # until there are slots again
     )

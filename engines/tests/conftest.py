@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import sys
@@ -13,13 +14,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the scripts import each other as those of one folder do
 
 import flink
+import from_java
 import namespaces
 import spark
 import sql
 from job_server import logs
 from members import members
 
-NAMES = ("test", "two", "spark", "sql", "from-java")
+_OURS = os.environ.get("PYTEST_XDIST_WORKER", "alone")
+NAMES = {kind: f"{kind}-{_OURS}" for kind in ("test", "two", "spark", "sql", "from-java")}
+"""Several processes of pytest run tests side by side, each with its own clusters."""
 _TAIL = 150
 """Lines."""
 
@@ -29,7 +33,7 @@ def pytest_runtest_makereport():
     """Adds the clusters' last log lines to a failure: in CI their logs are gone afterwards."""
     report = (yield).get_result()
     if report.failed:
-        for path in sorted(path for name in NAMES for path in logs(name).glob("*.log")):
+        for path in sorted(path for name in NAMES.values() for path in logs(name).glob("*.log")):
             lines = path.read_text(errors="replace").splitlines()[-_TAIL:]
             report.sections.append((f"the end of {path.parent.name}/{path.name}", "\n".join(lines)))
 
@@ -37,7 +41,7 @@ def pytest_runtest_makereport():
 @pytest.fixture(scope="session")
 def cluster():
     """Up and running; afterwards nothing is left of it."""
-    found = flink.up(NAMES[0])
+    found = flink.up(NAMES["test"])
     yield found
     flink.down(found.name)
     _assert_nothing_is_left_of(found)
@@ -46,7 +50,7 @@ def cluster():
 @pytest.fixture(scope="session")
 def two_machines():
     """The same, with two machines, each with a network of its own; at the end it crashes before it is taken down."""
-    found = flink.up(NAMES[1], machines=2)
+    found = flink.up(NAMES["two"], machines=2)
     yield found
     for pid in flink.Cluster.read(found.name).pids.values():
         os.kill(pid, signal.SIGKILL)
@@ -58,7 +62,7 @@ def two_machines():
 @pytest.fixture(scope="session")
 def on_spark():
     """A job server that has Spark in it."""
-    with spark.running(NAMES[2]) as engine:
+    with spark.running(NAMES["spark"]) as engine:
         yield engine
     _assert_nothing_is_left_of(engine)
 
@@ -66,9 +70,22 @@ def on_spark():
 @pytest.fixture(scope="session")
 def beam_sql():
     """Java's SqlTransform."""
-    with sql.running(NAMES[3]) as engine:
+    with sql.running(NAMES["sql"]) as engine:
         yield engine
     _assert_nothing_is_left_of(engine)
+
+
+@pytest.fixture(scope="session")
+def for_java():
+    """Starts the services that Java's pipelines need: ``with for_java(in_processes=...) as services``."""
+
+    @contextlib.contextmanager
+    def running(*, in_processes):
+        with from_java.running(NAMES["from-java"], in_processes=in_processes) as services:
+            yield services
+        assert members(services.mark) == []
+
+    return running
 
 
 def _assert_nothing_is_left_of(cluster):

@@ -17,8 +17,8 @@ from job import look_after, run
 
 def test_a_task_manager_that_is_killed_costs_no_row_and_leaves_nothing(cluster, words, tmp_path):
     """First in this file: after other tests it would wait for their models, too."""
-    words.linger = 30  # it is waited for; how often the model is loaded is asked elsewhere
-    report = run(cluster, digits_on_flink.make("killed", tmp_path, words), kill="tm2")
+    words.linger = 10  # it is waited for; how often the model is loaded is asked elsewhere
+    report = run(cluster, digits_on_flink.make("killed", tmp_path, words), kill="tm2", workers=1)
     assert report.problems == []
     look_after(cluster, report, words.linger + 300)
     assert list(report.left.values())[-1] == 0
@@ -33,7 +33,7 @@ def test_digits_are_predicted_right_and_each_model_is_loaded_once(cluster, words
 
 
 def test_a_network_predicts_right_and_is_loaded_once(cluster, words, tmp_path):
-    report = run(cluster, network_on_flink.make("plain", tmp_path, words))
+    report = run(cluster, network_on_flink.make("plain", tmp_path, words), workers=1)
     assert report.problems == []
     assert report.loads == 1, str(report)
 
@@ -42,9 +42,8 @@ def test_starting_the_cluster_twice_changes_nothing(cluster):
     assert flink.up(cluster.name) == replace(cluster, pids=flink.Cluster.read(cluster.name).pids)
 
 
-@pytest.mark.parametrize("kill", [None, "tm2"], ids=["undisturbed", "killed"])
-def test_two_machines_have_a_manager_and_a_copy_each(two_machines, words, tmp_path, kill):
-    report = run(two_machines, digits_on_flink.make("plain", tmp_path, words), kill=kill)
+def test_two_machines_have_a_manager_and_a_copy_each_whatever_is_killed(two_machines, words, tmp_path):
+    report = run(two_machines, digits_on_flink.make("plain", tmp_path, words), kill="tm2", workers=1)
     assert report.problems == []
     assert sorted(process.task_manager for process in report.processes if process.loads) == ["tm1", "tm2"], str(report)
     assert report.loads == 2, str(report)

@@ -8,7 +8,7 @@ import sys
 
 import from_java
 import pytest
-from members import members
+from fetch import EngineError
 from sklearn.datasets import load_iris
 
 
@@ -20,12 +20,9 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("in_processes", [False, True])
-def test_a_java_pipeline_gets_what_the_model_predicts(files, in_processes):
-    output = files / f"{in_processes}.csv"
-    with from_java.running(in_processes=in_processes) as services:
-        services.run("Flowers", f"--input={files}/in.csv", f"--output={output}", f"--model={files}/model.pkl")
+def assert_predicts(services, files):
+    output = files / "out.csv"
+    services.run("Flowers", f"--input={files}/in.csv", f"--output={output}", f"--model={files}/model.pkl")
     data = load_iris()
     expected = [
         (f"flower {number}", str(data.target_names[shares.argmax()]), pytest.approx(shares.max()))
@@ -34,10 +31,18 @@ def test_a_java_pipeline_gets_what_the_model_predicts(files, in_processes):
     lines = [line.split(",") for line in output.read_text().splitlines()]
     found = sorted((name, species, float(probability)) for name, species, probability in lines)
     assert found == sorted(expected)
-    assert members(services.mark) == []
+    output.unlink()
 
 
 @pytest.mark.timeout(1200)
-def test_an_error_of_the_handler_is_that_of_the_pipeline(files):
-    with from_java.running() as services, pytest.raises(from_java.EngineError, match=r"gone\.pkl"):
-        services.run("Flowers", f"--input={files}/in.csv", f"--output={files}/no", f"--model={files}/gone.pkl")
+def test_a_java_pipeline_gets_what_the_model_predicts_or_the_handlers_error(for_java, files):
+    with for_java(in_processes=False) as services:
+        assert_predicts(services, files)
+        with pytest.raises(EngineError, match=r"gone\.pkl"):
+            services.run("Flowers", f"--input={files}/in.csv", f"--output={files}/no", f"--model={files}/gone.pkl")
+
+
+@pytest.mark.timeout(1200)
+def test_a_java_pipeline_gets_what_the_model_predicts_in_a_process_of_its_own(for_java, files):
+    with for_java(in_processes=True) as services:
+        assert_predicts(services, files)
