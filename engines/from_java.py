@@ -38,10 +38,11 @@ class FromJava:
         Raises:
             EngineError: it has failed, or cannot be compiled.
         """
+        worker = free_ports("worker")["worker"]  # for the Java steps
         command = [
             *(java(), "-Xmx512m", "-cp", java_program(PROJECT, FOLDER), name),
             *("--runner=PortableRunner", f"--jobEndpoint={_ADDRESS}:{self.ports['job']}"),
-            *("--defaultEnvironmentType=LOOPBACK", "--defaultEnvironmentConfig=localhost:1"),
+            *("--defaultEnvironmentType=LOOPBACK", f"--defaultEnvironmentConfig=localhost:{worker}"),
             *(f"--expansionService={_ADDRESS}:{self.ports['expansion']}", *arguments),
         ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_RUN_SECS, check=False)
