@@ -5,22 +5,16 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import threading
 import time
-from contextlib import contextmanager, suppress
 from email.parser import BytesParser
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from headrace.handlers import batch_jobs
-from http_endpoint import Answer
-from ports import new_port
+from http_endpoint import KEY, Answer, FaultServer, Replying, running
 
-KEY = "sk-of-the-environment"
 ENDED = ("completed", "expired", "cancelled", "failed")
 NOT_COME_TO = "This request could not be executed in time."
-KINDS = {400: "invalid_request_error", 429: "rate_limit_error", 500: "api_error"}
 
 
 class Sent:
@@ -45,7 +39,7 @@ class Sent:
         """What came of it: pairs of custom id and Answer, or None."""
 
 
-class BatchServer(ThreadingHTTPServer):
+class BatchServer(FaultServer):
     """Keeps files and batches. A batch ends when it is first asked for, unless ``held``.
 
     Args:
@@ -55,35 +49,21 @@ class BatchServer(ThreadingHTTPServer):
         ending: changes a batch that ends, which otherwise is complete.
     """
 
-    daemon_threads = True
-
     def __init__(self, answer, fault=None, ending=None):
-        super().__init__(("127.0.0.1", new_port()), _Handler)
-        self.answer = answer
+        super().__init__(answer, handler=_Handler)
         self.fault = fault or (lambda server, method, path: None)
         self.ending = ending or (lambda batch: None)
         self.damage = lambda lines: lines
         """From the lines of a file of answers, as bytes, to what is sent in their place."""
-        self.lock = threading.RLock()
         self.files = {}
         self.batches = []
-        self.paths = []
-        self.headers = []
         self.held = False
         """Whether batches go on running."""
-        self.polled = threading.Event()
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}/"
 
     @property
     def bodies(self):
         """The requests of all batches."""
         return [body for batch in self.batches for _, body in batch.requests]
-
-    def handle_error(self, request, client_address):
-        """Clients that go away are no news."""
 
     def make(self, requests, metadata=None):
         with self.lock:
@@ -96,7 +76,6 @@ class BatchServer(ThreadingHTTPServer):
         if batch is not None and batch.status not in ENDED and not self.held:
             batch.status = "completed"
             self.ending(batch)
-        self.polled.set()
         return batch
 
     def done(self, batch):
@@ -109,16 +88,8 @@ class BatchServer(ThreadingHTTPServer):
         return batch.found
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self):
-        self._route(b"")
-
-    def do_POST(self):
-        self._route(self.rfile.read(int(self.headers["Content-Length"])))
-
-    def _route(self, data):
+class _Handler(Replying):
+    def answer(self, data):
         server = self.server
         path = self.path.partition("?")[0]
         with server.lock:
@@ -126,21 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
             server.headers.append({name.lower(): value for name, value in self.headers.items()})
             speak = _anthropic if "/messages/" in path else _openai
             answer = speak(server, self.command, path, data, self.headers)
-            answer = server.fault(server, self.command, path) or answer
-        if answer.cut:
-            self.close_connection = True
-            return
-        body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-        self.send_response(answer.status)
-        for name, value in {"Content-Type": "application/json", **answer.headers}.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        with suppress(ConnectionError):
-            self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+            return server.fault(server, self.command, path) or answer
 
 
 def _missing(path):
@@ -248,17 +205,8 @@ def _anthropic_result(answer):
     return {"type": "errored", "error": answer.body}
 
 
-@contextmanager
 def batching(answer, fault=None, ending=None):
-    server = BatchServer(answer, fault, ending)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return running(BatchServer(answer, fault, ending))
 
 
 def once(path, answer):

@@ -10,7 +10,7 @@ import pytest
 import anthropic_endpoint
 import gemini_endpoint
 import openai_endpoint
-from headrace.handlers.anthropic_inference import AnthropicChatModelHandler, AnthropicModelHandler
+from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
 from headrace.handlers.gemini_inference import GeminiModelHandler
 from headrace.handlers.openai_inference import (
     OpenAIChatModelHandler,
@@ -18,8 +18,6 @@ from headrace.handlers.openai_inference import (
     OpenAIEmbeddingsModelHandler,
 )
 from http_endpoint import serving
-
-KEY = "sk-of-the-environment"
 
 
 class Api(NamedTuple):
@@ -71,26 +69,3 @@ def each(*but):
     """Runs a test with every API but these."""
     some = {name: api for name, api in {**APIS, "embeddings": EMBEDDINGS}.items() if name not in but}
     return pytest.mark.parametrize("api", some.values(), ids=some)
-
-
-@pytest.fixture
-def _keys_in_the_environment(monkeypatch):
-    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
-        monkeypatch.setenv(f"{name}_API_KEY", KEY)
-        monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
-    for name in ("GOOGLE_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@pytest.fixture
-def _plain_clients_are_closed(monkeypatch):
-    made, create = [], AnthropicModelHandler.create_client
-
-    def create_client(handler):
-        made.append(create(handler))
-        return made[-1]
-
-    monkeypatch.setattr(AnthropicModelHandler, "create_client", create_client)
-    yield
-    for client in made:
-        client.close()

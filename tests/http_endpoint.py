@@ -22,6 +22,9 @@ from toys import Events, run
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+KEY = "sk-of-the-environment"
+"""Of a provider; in the environment where a test says so."""
+
 
 class Answer(NamedTuple):
     status: int = 200
@@ -45,13 +48,14 @@ class FaultServer(ThreadingHTTPServer):
         answer: from (examples, how many requests came before) to an Answer; of a GET, the examples are None.
         address: where to listen; None: on a port of 127.0.0.1.
         tls: a context, for HTTPS.
+        handler: what reads requests.
     """
 
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self, answer, address=None, tls=None):
-        super().__init__(address or ("127.0.0.1", new_port()), _Handler)
+    def __init__(self, answer, address=None, tls=None, handler=None):
+        super().__init__(address or ("127.0.0.1", new_port()), handler or _Handler)
         if tls is not None:  # a handshake that fails is the thread's that answers
             self.socket = tls.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.scheme = "http" if tls is None else "https"
@@ -59,7 +63,7 @@ class FaultServer(ThreadingHTTPServer):
         self.requests = []
         self.headers = []
         self.paths = []
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         self.hang_up = threading.Event()
 
     @property
@@ -70,31 +74,30 @@ class FaultServer(ThreadingHTTPServer):
         """Clients that go away are no news."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class Replying(BaseHTTPRequestHandler):
+    """Sends Answers, which a subclass gives."""
+
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def do_GET(self):
-        self._answer(None)
+        self.reply(self.answer(b""))
 
     def do_POST(self):
-        self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.reply(self.answer(self.rfile.read(int(self.headers["Content-Length"]))))
 
-    def _answer(self, examples):
+    def answer(self, data):
+        """The Answer to a request with these bytes."""
+        raise NotImplementedError
+
+    def reply(self, answer):
         server: Any = self.server
-        with server.lock:
-            before = len(server.requests)
-            server.requests.append(examples)
-            server.headers.append({name.lower(): value for name, value in self.headers.items()})
-            server.paths.append(self.path)
-        answer = server.answer(examples, before)
         if answer.delay and server.hang_up.wait(answer.delay):
             return
         if answer.cut:
             self.close_connection = True
             return
-        body = [2 * one for one in examples] if answer.body is None else answer.body
-        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        body = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
         self.send_response(answer.status)
         for name, value in {"Content-Type": "application/json", **answer.headers}.items():
             self.send_header(name, value)
@@ -116,18 +119,40 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
 
+class _Handler(Replying):
+    def answer(self, data):
+        server: Any = self.server
+        examples = json.loads(data) if self.command == "POST" else None
+        with server.lock:
+            before = len(server.requests)
+            server.requests.append(examples)
+            server.headers.append({name.lower(): value for name, value in self.headers.items()})
+            server.paths.append(self.path)
+        answer = server.answer(examples, before)
+        is_plain = answer.body is None and not answer.cut
+        return answer._replace(body=[2 * one for one in examples]) if is_plain else answer
+
+
 @contextmanager
-def serving(answer=lambda examples, before: Answer(), address=None, tls=None):
-    server = FaultServer(answer, address, tls)
+def running(server):
+    """Has a server answer, on a thread of its own."""
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield server
     finally:
-        server.hang_up.set()
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def serving(answer=lambda examples, before: Answer(), address=None, tls=None):
+    with running(FaultServer(answer, address, tls)) as server:
+        try:
+            yield server
+        finally:
+            server.hang_up.set()
 
 
 class StatusError(Exception):

@@ -1,4 +1,4 @@
-"""What the tests of several handlers need: folders of models, and a look at Beam's arguments."""
+"""What the tests of several handlers need: folders of models."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from beam_compat import assert_accepts
+import saved_models
 from headrace.ipc.weights_file import attach, export
+from http_endpoint import KEY
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: no model of these tests is on the hub
-
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "good", "bad", "film", "the", "is"]
+os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 
 
 @pytest.fixture(scope="module")
@@ -23,61 +22,25 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def accepts_all_of():
-    return assert_accepts
-
-
-@pytest.fixture(scope="session")
 def save_bert(tmp_path_factory):
-    """Saves a small BERT with a tokenizer of few words, as users do; gives its folder."""
-    import torch
-    import transformers
-
-    def save(model_class, **options):
-        folder = tmp_path_factory.mktemp(model_class.__name__)
-        folder.joinpath("words.txt").write_text("\n".join(WORDS))
-        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-        config = transformers.BertConfig(vocab_size=len(WORDS), max_position_embeddings=32, **sizes, **options)
-        with torch.random.fork_rng():
-            torch.manual_seed(7)
-            model_class(config).save_pretrained(folder)
-        transformers.BertTokenizer(str(folder / "words.txt"), model_max_length=32).save_pretrained(folder)
-        return str(folder)
-
-    return save
+    """Saves a small BERT of a class; gives its folder."""
+    return lambda cls, **options: saved_models.save_bert(tmp_path_factory.mktemp(cls.__name__), cls, **options)
 
 
 @pytest.fixture(scope="session")
 def saved_llama(tmp_path_factory):
-    """A small language model with a tokenizer of few words and a chat template, saved as users do; gives its folder.
-
-    Generation is greedy, and a text ends with "[SEP]".
-    """
+    """A small language model in a folder. Generation is greedy, and a text ends with "[SEP]"."""
     import tokenizers
-    import torch
     import transformers
 
-    folder = tmp_path_factory.mktemp("llama")
-    words = tokenizers.Tokenizer(
-        tokenizers.models.WordLevel({word: place for place, word in enumerate(WORDS)}, "[UNK]")
-    )
+    places = {word: place for place, word in enumerate(saved_models.WORDS)}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(places, "[UNK]"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", eos_token="[SEP]"
     )
     tokenizer.chat_template = "{% for one in messages %}{{ one['content'] }} {% endfor %}[CLS]"
-    tokenizer.save_pretrained(folder)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = transformers.LlamaConfig(
-        vocab_size=len(WORDS), max_position_embeddings=64, bos_token_id=2, eos_token_id=3, pad_token_id=0, **sizes
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        model = transformers.LlamaForCausalLM(config)
-        torch.nn.init.normal_(model.lm_head.weight)  # or every text would be one word, repeated
-        torch.nn.init.normal_(model.model.embed_tokens.weight)
-        model.save_pretrained(folder)
-    return str(folder)
+    return saved_models.save_llama(tmp_path_factory.mktemp("llama"), tokenizer, "[CLS]", 32, 64)
 
 
 @pytest.fixture(scope="session")
@@ -112,3 +75,24 @@ def stand_in_vllm(monkeypatch):
     """Puts a package named vllm, whose server is small and needs no GPU, where processes started from here find it."""
     stand_ins = Path(__file__).with_name("stand_ins")
     monkeypatch.setenv("PYTHONPATH", str(stand_ins), prepend=os.pathsep)
+
+
+@pytest.fixture
+def _keys_in_the_environment(monkeypatch):
+    """Keys of all providers, and no URL."""
+    for name in ("OPENAI", "ANTHROPIC", "GEMINI"):
+        monkeypatch.setenv(f"{name}_API_KEY", KEY)
+        monkeypatch.delenv(f"{name}_BASE_URL", raising=False)
+    for name in ("GOOGLE_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def _plain_clients_are_closed(monkeypatch):
+    from headrace.handlers.anthropic_inference import AnthropicModelHandler
+
+    made, create = [], AnthropicModelHandler.create_client
+    monkeypatch.setattr(AnthropicModelHandler, "create_client", lambda self: made.append(create(self)) or made[-1])
+    yield
+    for client in made:
+        client.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 import re
+from functools import partial
 from itertools import count
 
 import pytest
 from apache_beam.ml.inference import anthropic_inference as incumbent
 
 from anthropic_endpoint import message, refusing, speaking
-from endpoint_apis import _plain_clients_are_closed  # noqa: F401 - a fixture
+from beam_compat import assert_accepts
 from headrace import ConfigurationError, predict
 from headrace.core.events import UsageReported
 from headrace.handlers.anthropic_inference import (
@@ -20,20 +21,14 @@ from headrace.handlers.anthropic_inference import (
     message_from_conversation,
     message_from_string,
 )
-from http_endpoint import events_and_outcomes, failures_among, serving
+from http_endpoint import KEY, events_and_outcomes, failures_among, serving
 
-pytestmark = pytest.mark.usefixtures("module_travels", "_plain_clients_are_closed")
+pytestmark = pytest.mark.usefixtures(
+    "module_travels", "requests_end", "_keys_in_the_environment", "_plain_clients_are_closed"
+)
 
-KEY = "sk-ant-of-the-environment"
 SCHEMA = {"type": "object", "properties": {"label": {"enum": ["good", "bad"]}}, "required": ["label"]}
 GOOD = '{"label": "good"}'
-
-
-@pytest.fixture(autouse=True)
-def _key_in_the_environment(monkeypatch, requests_end):
-    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    monkeypatch.delenv("ANTHROPIC_AUTH_TOKEN", raising=False)
-    monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
 
 
 @pytest.fixture
@@ -62,21 +57,17 @@ def test_answer_that_does_not_fit_its_schema_is_sent_back_once():
     assert len(events.of(UsageReported)) == 2
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (message(None, "refusal"), "the model refused to answer"),
-        (message(None, "tool_use"), "it ended with 'tool_use'"),
-        (message('{"lab', "max_tokens"), "the limit of tokens cut it off"),
-    ],
-)
-def test_answers_without_a_value_are_dead_letters(answer, said):
-    with serving(lambda asked, before: answer) as server:
-        handler = AnthropicChatModelHandler("m", url=server.url, json_schema=SCHEMA)
-        _, outcomes = events_and_outcomes(handler, ["a"])
-        assert len(server.requests) == 1
-    (failure,) = failures_among(outcomes)
-    assert said in str(failure.error)
+def test_answers_without_a_value_are_dead_letters(server):
+    handler = AnthropicChatModelHandler("m", url=server.url, json_schema=SCHEMA)
+    for said, answer in {
+        "the model refused to answer": message(None, "refusal"),
+        "it ended with 'tool_use'": message(None, "tool_use"),
+        "the limit of tokens cut it off": message('{"lab', "max_tokens"),
+    }.items():
+        server.answer = lambda asked, before, answer=answer: answer
+        (failure,) = predict(handler, ["a"], on_failure="yield")
+        assert said in str(failure.error)
+    assert len(server.requests) == 3
 
 
 def test_beams_handler_gives_what_its_function_returns(server, monkeypatch):
@@ -90,35 +81,25 @@ def test_beams_handler_gives_what_its_function_returns(server, monkeypatch):
     assert events.of(UsageReported) == [UsageReported("m", 9, 3, cached_tokens=2)] * 2
 
 
-def test_beams_handler_takes_conversations_and_batches_of_which_one_may_fail(server, monkeypatch):
+def test_prompt_that_beams_handler_is_refused_fails_alone_and_without_the_key(server, monkeypatch):
+    refusal = refusing(400, f"we got {KEY}")
     monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-    user = [{"role": "user", "content": "a"}]
-    long = [{"role": "user", "content": "x" * 1001}]
+    server.answer = speaking(fault=lambda asked, before: refusal if "bad" in str(asked) else None)
+    good, bad = ([{"role": "user", "content": text}] for text in ("good", "bad"))
     handler = AnthropicModelHandler("m", message_from_conversation, min_batch_size=3, max_batch_size=3)
-    _, outcomes = events_and_outcomes(handler, [user, long, user])
+    _, outcomes = events_and_outcomes(handler, [good, bad, good])
     (failure,) = failures_among(outcomes)
-    assert failure.element == long
+    assert failure.element == bad
     assert len(server.requests) == 3
-
-
-def test_keys_are_in_no_dead_letter_and_no_pickle(server, monkeypatch):
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
-    server.answer = speaking(fault=lambda asked, before: refusing(400, f"we got {KEY}") if before else None)
-    handler = AnthropicModelHandler("m", message_from_string)
-    _, outcomes = events_and_outcomes(handler, ["a", "b"])
-    (failure,) = failures_among(outcomes)
-    assert KEY not in f"{failure} {failure.record} {failure.error!r} {failure.error.body}"
     assert "we got ***" in str(failure.error)
+    assert KEY not in f"{failure} {failure.record} {failure.error!r} {failure.error.body}"
     assert KEY.encode() not in pickle.dumps(handler)
 
 
 def test_key_of_a_function_may_expire(server, monkeypatch):
     monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
     monkeypatch.setattr("headrace.core.secrets._KEPT_SECS", 0.0)
-    for make in (
-        AnthropicChatModelHandler,
-        lambda name, **options: AnthropicModelHandler(name, message_from_string, **options),
-    ):
+    for make in (AnthropicChatModelHandler, partial(AnthropicModelHandler, request_fn=message_from_string)):
         keys = (f"sk-number-{n}" for n in count())
         server.headers.clear()
         list(predict(make("m", api_key=lambda keys=keys: next(keys)), ["a", "b"]))
@@ -126,8 +107,8 @@ def test_key_of_a_function_may_expire(server, monkeypatch):
         assert first != second
 
 
-def test_arguments_are_those_of_beams_handler(accepts_all_of):
-    accepts_all_of(AnthropicModelHandler, incumbent.AnthropicModelHandler, "model_name", "request_fn")
+def test_arguments_are_those_of_beams_handler():
+    assert_accepts(AnthropicModelHandler, incumbent.AnthropicModelHandler, "model_name", "request_fn")
 
 
 def test_wrong_arguments_are_refused():

@@ -52,17 +52,12 @@ def outcomes(handler, elements, **options):
     return texts(predict(handler, elements, on_failure="yield", **options))
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        (OpenAICompletionsModelHandler, lambda text: f"{text}\u2028\x85end"),  # which ends no line
-        (OpenAIEmbeddingsModelHandler, vector_of),
-    ],
-)
-def test_batch_of_completions_and_embeddings(kind, expected, ask):
-    with batching(speaking(lambda text: f"{text}\u2028\x85end")) as server:
-        assert texts(predict(ask(server, kind), ["a", "bbb"])) == [expected(one) for one in ("a", "bbb")]
-        assert len(server.batches) == 1
+def test_batch_of_completions_and_embeddings(ask):
+    prediction = {OpenAICompletionsModelHandler: "{}\u2028\x85end".format, OpenAIEmbeddingsModelHandler: vector_of}
+    with batching(speaking("{}\u2028\x85end".format)) as server:  # which ends no line
+        for kind, expected in prediction.items():
+            assert texts(predict(ask(server, kind), ["a", "bbb"])) == [expected("a"), expected("bbb")]
+        assert len(server.batches) == 2
 
 
 def test_unknown_model_is_one_error(ask):
@@ -118,10 +113,9 @@ def test_answers_whose_file_comes_late_are_waited_for(ask):
 
 
 def test_answers_are_kept_although_the_file_of_errors_is_gone(ask):
-    gone = lambda server, method, path: refusing(404) if "files/errors" in path else None  # noqa: E731
     faults = iter([refusing(400, "bad day")])
     once_bad = speaking(fault=lambda asked, _: next(faults, None) if "bad" in str(asked) else None)
-    with batching(once_bad, gone) as server:
+    with batching(once_bad, lambda server, method, path: refusing(404) if "files/errors" in path else None) as server:
         assert texts(predict(ask(server), ["a", "bad", "c"])) == ["A", "BAD", "C"]
         assert [len(batch.requests) for batch in server.batches] == [3, 1]
 
@@ -201,9 +195,8 @@ def test_submission_is_told_from_others_of_its_size_when_those_have_ended(claude
         server.held = server.paths.count("GET /v1/messages/batches") < 5
         return cut(server, method, path)
 
+    theirs = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
     with batching(anthropic_endpoint.speaking(), fault) as server:
-        server.make(
-            [("somebody-else", {"model": "m", "messages": [{"role": "user", "content": "x"}]})]
-        ).status = "completed"
+        server.make([("somebody-else", theirs)]).status = "completed"
         assert texts(predict(claude(url=server.url), ["a"])) == ["A"]
         assert len(server.batches) == 2

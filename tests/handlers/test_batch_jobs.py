@@ -9,15 +9,10 @@ import pytest
 from headrace.handlers import batch_jobs, batch_store
 from headrace.handlers.batch_jobs import BatchJobs, BatchUnfinishedError
 from headrace.handlers.batch_store import BatchStore, Line, Sent
+from http_endpoint import StatusError
 
 SOON = 0.2
 LATER = 600.0
-
-
-class StatusError(Exception):
-    def __init__(self, status):
-        super().__init__(str(status))
-        self.status_code = status
 
 
 class Api:
@@ -30,11 +25,8 @@ class Api:
         self.batches = []
         self.tokens = []
         self.wrong = {}
-        self.held = set()
-        """Ids of batches that go on running."""
         self.found = [""]
         """What is found, one after the other; the last again and again."""
-        self.polled = []
 
     async def prepare(self, token, requests):
         return requests
@@ -52,11 +44,8 @@ class Api:
         return self.found.pop(0) if len(self.found) > 1 else self.found[0]
 
     async def collect(self, remote):
-        self.polled.append(remote)
         if remote in self.wrong:
             raise self.wrong.pop(remote)
-        if remote in self.held:
-            return None
         return [Line(name, 200, "{}") for name in self.batches[int(remote) - 1]], "completed"
 
 
@@ -109,15 +98,6 @@ def test_answers_of_a_try_that_failed_cost_in_the_next(ask, api):
     assert news(asyncio.run(ask(1, 2))) == [False, False]
 
 
-def test_wait_for_what_may_have_arrived_ends_in_time(ask, announce, api):
-    announce(1)
-    api.found = [None]
-    (answer,) = asyncio.run(ask(1, wait=SOON))
-    assert isinstance(answer, BatchUnfinishedError)
-    assert "it is not known yet whether the batch with this request has arrived" in str(answer)
-    assert not api.batches
-
-
 def test_wait_for_what_may_have_arrived_holds_up_nobody_else(ask, announce, api):
     async def both():
         waiting = asyncio.ensure_future(ask(1))
@@ -139,6 +119,8 @@ def test_what_is_known_is_answered_although_the_rest_is_not(ask, announce, api):
     known, unknown = asyncio.run(ask(1, 2, wait=SOON))
     assert news([known]) == [False]
     assert isinstance(unknown, BatchUnfinishedError)
+    assert "it is not known yet whether the batch with this request has arrived" in str(unknown)
+    assert len(api.batches) == 1
 
 
 def test_batch_that_is_listed_late_is_not_sent_again(ask, announce, api):
@@ -149,14 +131,7 @@ def test_batch_that_is_listed_late_is_not_sent_again(ask, announce, api):
 
 
 def test_batch_that_is_not_known_at_once_is_waited_for(ask, api):
-    api.wrong["1"] = StatusError(404)
-    assert news(asyncio.run(ask(1))) == [True]
-    assert len(api.batches) == 1
-
-
-def test_batch_that_is_never_listed_is_sent_again(ask, announce, api, monkeypatch):
-    monkeypatch.setattr(batch_jobs, "ARRIVING_SECS", 0.05)
-    announce(1)
+    api.wrong["1"] = StatusError(404, {})
     assert news(asyncio.run(ask(1))) == [True]
     assert len(api.batches) == 1
 
@@ -172,7 +147,7 @@ def test_lock_that_another_process_keeps_ends_the_wait_in_time(ask, tmp_path):
 @pytest.mark.parametrize("status", [429, 529])
 def test_batch_that_was_not_even_looked_at_is_not_looked_for(status, ask, api):
     api.found = [None]
-    api.wrong["send"] = StatusError(status)
+    api.wrong["send"] = StatusError(status, {})
     with pytest.raises(StatusError):
         asyncio.run(ask(1))
     assert news(asyncio.run(ask(1))) == [True]

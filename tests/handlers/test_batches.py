@@ -11,14 +11,14 @@ import pytest
 
 import anthropic_endpoint
 import openai_endpoint
-from batch_endpoint import KEY, _keys_and_short_pauses, batching, once  # noqa: F401 - a fixture
+from batch_endpoint import _keys_and_short_pauses, batching, once  # noqa: F401 - a fixture
 from headrace import EndpointError, Failure, PredictionResult, predict
 from headrace.beam import RunInference
 from headrace.core.events import UsageReported
 from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
 from headrace.handlers.batch_apis import AnthropicBatches, OpenAIBatches
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
-from http_endpoint import Answer, events_and_outcomes
+from http_endpoint import KEY, Answer, events_and_outcomes
 from pipelines import Run
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_and_short_pauses")
@@ -26,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_an
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 FITS = '{"n": 1}'
 ENDPOINTS = {"openai": openai_endpoint, "anthropic": anthropic_endpoint}
-SUBMISSION = {"openai": "POST /v1/batches", "anthropic": "POST /v1/messages/batches"}
 BATCH = {"openai": "GET /v1/batches/batch_1", "anthropic": "GET /v1/messages/batches/batch_1"}
 RESULTS = {"openai": "GET /v1/files/output", "anthropic": "GET /v1/messages/batches/batch_1/results"}
 
@@ -142,12 +141,6 @@ def test_poll_that_fails_is_followed_by_another(places, fault, provider, ask, sp
     answer = fault if isinstance(fault, Answer) else refusing(fault)
     with batching(speaking(), once(places[provider], answer)) as server:
         assert ask(server, ["a"], num_retries=0) == ["A"]
-        assert len(server.batches) == 1
-
-
-def test_submission_of_which_nothing_is_heard_is_found(provider, ask, speaking):
-    with batching(speaking(), once(SUBMISSION[provider], Answer(cut=True))) as server:
-        assert ask(server, ["a", "b"]) == ["A", "B"]
         assert len(server.batches) == 1
 
 

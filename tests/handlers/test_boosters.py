@@ -11,7 +11,7 @@ import pandas
 import pytest
 import xgboost
 
-from headrace import predict
+from headrace import ConfigurationError, predict
 from headrace.cli.main import main
 from headrace.core.model_files import ModelFile, recognise
 from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
@@ -33,12 +33,16 @@ def of_xgboost(frame):
     return xgboost.XGBClassifier(n_estimators=5, n_jobs=1, enable_categorical=True).fit(frame, LABELS)
 
 
+def handler_of(model, folder):
+    (folder / "model.pkl").write_bytes(pickle.dumps(model))
+    return SklearnModelHandlerPandas(folder / "model.pkl")
+
+
 @pytest.mark.parametrize("fit", [of_lightgbm, of_xgboost])
 def test_text_predicts_as_the_categories_that_the_model_was_fitted_on(tmp_path, fit):
     model = fit(FITTED)
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
     expected = model.predict(FITTED).astype(int)
-    handler = SklearnModelHandlerPandas(tmp_path / "model.pkl")
+    handler = handler_of(model, tmp_path)
     rows = FRAME.to_dict("records")
     assert numpy.array_equal(inferences(predict(handler, rows)), expected)
     assert numpy.array_equal([inferences(predict(handler, [row]))[0] for row in rows[:3]], expected[:3])
@@ -62,12 +66,11 @@ ODD = [
 @pytest.mark.parametrize("fitted", [FITTED, CODES])
 def test_missing_values_and_columns_in_any_order_predict_as_a_frame_by_hand(tmp_path, fit, fitted):
     model = fit(fitted)
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
     codes = fitted is CODES
     rows = [{**row, "colour": {"blue": 10, "grey": 20}.get(row["colour"])} for row in ODD] if codes else ODD
     by_hand = pandas.DataFrame(rows)[["km", "colour"]].astype({"km": float, "colour": fitted["colour"].dtype})
     expected = list(model.predict(by_hand))
-    handler = SklearnModelHandlerPandas(tmp_path / "model.pkl")
+    handler = handler_of(model, tmp_path)
     assert nearly_equal(inferences(predict(handler, rows)), expected)
     assert nearly_equal([inferences(predict(handler, [row]))[0] for row in rows], expected)
 
@@ -77,48 +80,41 @@ def test_text_needs_a_pickle_that_knows_its_categories(tmp_path):
     codes = numpy.column_stack([FRAME["km"], [2, 0, 1] * 20])
     model = xgboost.XGBClassifier(n_estimators=2, enable_categorical=True, feature_types=["q", "c"]).fit(codes, LABELS)
     model.get_booster().feature_names = ["km", "colour"]
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
     with pytest.raises(ValueError, match=r"'colour' holds text, and the model has no names of categories; save it"):
-        list(predict(SklearnModelHandlerPandas(tmp_path / "model.pkl"), FRAME.to_dict("records")))
+        list(predict(handler_of(model, tmp_path), FRAME.to_dict("records")))
 
 
 @pytest.mark.parametrize("fit", [of_lightgbm, of_xgboost])
 def test_names_of_columns_may_be_numbers(tmp_path, fit):
     frame = FRAME[["km", "colour"]].set_axis([0, 1], axis=1)
     model = fit(frame.astype({1: "category"}))
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
-    found = predict(SklearnModelHandlerPandas(tmp_path / "model.pkl"), [{1: "blue", "id": 3, 0: n} for n in range(30)])
+    found = predict(handler_of(model, tmp_path), [{1: "blue", "id": 3, 0: n} for n in range(30)])
     expected = model.predict(pandas.DataFrame({0: range(30), 1: "blue"}).astype({1: FITTED["colour"].dtype}))
     assert nearly_equal(inferences(found), list(expected))
 
 
+def test_a_model_of_lightgbm_names_its_columns_unless_it_was_fitted_on_an_array(tmp_path):
+    path = tmp_path / "model.pkl"
+    for model in (of_lightgbm(FITTED), of_lightgbm(FITTED).booster_):
+        path.write_bytes(pickle.dumps(model))
+        known = recognise(ModelFile(str(path)))
+        assert (known.handler, known.columns) == ("sklearn-pandas", ("km", "colour"))
+    path.write_bytes(pickle.dumps(of_lightgbm(FRAME[["km"]].to_numpy())))
+    with pytest.raises(ConfigurationError, match="which does not show whether it takes frames or arrays"):
+        recognise(ModelFile(str(path)))
+
+
 def test_columns_of_one_name_are_refused(tmp_path):
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(of_lightgbm(FITTED)))
     twice = pandas.DataFrame([[1.0, 2.0, "red"]], columns=["km", "km", "colour"])
     with pytest.raises(ValueError, match="two columns are named 'km'"):
-        list(predict(SklearnModelHandlerPandas(tmp_path / "model.pkl"), [twice]))
-
-
-@pytest.mark.parametrize("part", [lambda model: model, lambda model: model.booster_])
-def test_a_model_of_lightgbm_names_its_columns_unless_it_was_fitted_on_an_array(tmp_path, part):
-    path = tmp_path / "model.pkl"
-    path.write_bytes(pickle.dumps(part(of_lightgbm(FITTED))))
-    known = recognise(ModelFile(str(path)))
-    assert known is not None
-    assert (known.handler, known.columns) == ("sklearn-pandas", ("km", "colour"))
-
-
-def test_a_model_of_lightgbm_that_was_fitted_on_an_array_needs_a_handler(tmp_path):
-    path = tmp_path / "model.pkl"
-    path.write_bytes(pickle.dumps(of_lightgbm(FRAME[["km"]].to_numpy())))
-    assert main(["run", str(tmp_path), "--model", str(path), "--output", "-"]) == 2
+        list(predict(handler_of(of_lightgbm(FITTED), tmp_path), [twice]))
 
 
 def test_the_command_line_finds_columns_whose_names_have_spaces(tmp_path, capsys):
     """LightGBM writes an underscore for each."""
     frame = FRAME.rename(columns={"km": "km driven"})
     model = of_lightgbm(FITTED.rename(columns={"km": "km driven"}))
-    (tmp_path / "model.pkl").write_bytes(pickle.dumps(model))
+    handler_of(model, tmp_path)
     frame.to_csv(tmp_path / "cars.csv", index=False)
     options = ["--model", str(tmp_path / "model.pkl"), "--output", str(tmp_path / "out.csv")]
     assert main(["run", str(tmp_path / "cars.csv"), *options]) == 0

@@ -14,56 +14,48 @@ from headrace.handlers.openai_inference import OpenAIChatModelHandler
 from http_endpoint import events_and_outcomes, failures_among, serving
 from openai_endpoint import completion, refusing, speaking
 
+pytestmark = pytest.mark.usefixtures("requests_end", "_keys_in_the_environment")
+
 SCHEMA = {"type": "object", "properties": {"label": {"enum": ["good", "bad"]}}, "required": ["label"]}
 GOOD = '{"label": "good"}'
-
-
-@pytest.fixture(autouse=True)
-def _key_in_the_environment(monkeypatch, requests_end):
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
 
 
 def handler_at(server, **options):
     return OpenAIChatModelHandler("m", url=f"{server.url}v1", json_schema=SCHEMA, **options)
 
 
-@pytest.mark.parametrize("answer", [GOOD, f" {GOOD}\n", f"```json\n{GOOD}\n```", f"```\n{GOOD}\n```\n"])
-def test_answer_that_fits_is_its_value(answer):
-    assert JsonSchema(SCHEMA, "H", "openai").read(answer) == {"label": "good"}
+def read(answer, schema=SCHEMA):
+    return JsonSchema(schema, "H", "openai").read(answer)
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        ("good", "the answer is no JSON: Expecting value"),
-        ("", "the answer is no JSON"),
-        ('{"label": NaN}', "NaN is no value of JSON"),
-        ('{"label": "fair"}', r"does not fit the schema: at \$.label, 'fair' is not one of"),
-        ("{}", "does not fit the schema: at .*'label' is a required property"),
-        ('{"label": "%s"}' % ("x" * 1000), r"x{200}$"),
-    ],
-)
-def test_answer_that_does_not_fit_says_where(answer, said):
-    with pytest.raises(InvalidAnswerError, match=said) as caught:
-        JsonSchema(SCHEMA, "H", "openai").read(answer)
-    assert len(str(caught.value)) < 400
+def test_answer_that_fits_is_its_value_and_one_that_does_not_says_where():
+    for answer in (GOOD, f" {GOOD}\n", f"```json\n{GOOD}\n```", f"```\n{GOOD}\n```\n"):
+        assert read(answer) == {"label": "good"}
+    for answer, said in {
+        "good": "the answer is no JSON: Expecting value",
+        "": "the answer is no JSON",
+        '{"label": NaN}': "NaN is no value of JSON",
+        '{"label": "fair"}': r"does not fit the schema: at \$.label, 'fair' is not one of",
+        "{}": "does not fit the schema: at .*'label' is a required property",
+        '{"label": "%s"}' % ("x" * 1000): r"x{200}$",
+    }.items():
+        with pytest.raises(InvalidAnswerError, match=said) as caught:
+            read(answer)
+        assert len(str(caught.value)) < 400
 
 
-def test_schema_may_be_in_a_file(tmp_path):
+def test_schema_may_be_in_a_file_and_what_is_none_is_refused(tmp_path):
     (tmp_path / "label.json").write_text(json.dumps(SCHEMA))
-    assert JsonSchema(str(tmp_path / "label.json"), "H", "openai").schema == SCHEMA
-    assert JsonSchema(tmp_path / "label.json", "H", "openai").schema == SCHEMA
-
-
-def test_schemas_that_are_none_are_refused(tmp_path):
     (tmp_path / "broken.json").write_text("{")
+    for path in (tmp_path / "label.json", str(tmp_path / "label.json")):
+        assert read(GOOD, path) == {"label": "good"}
     for given, said in (
         ({"type": "objekt"}, "json_schema is no JSON schema: 'objekt'"),
         ([], "json_schema must be a dict"),
         (tmp_path / "broken.json", "the file of json_schema is no JSON"),
     ):
         with pytest.raises(ConfigurationError, match=said):
-            JsonSchema(given, "H", "openai")
+            read(GOOD, given)
 
 
 def test_missing_validator_is_named_with_its_extra(monkeypatch):
@@ -72,31 +64,24 @@ def test_missing_validator_is_named_with_its_extra(monkeypatch):
         OpenAIChatModelHandler("m", json_schema=SCHEMA)
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
+def test_references_within_the_schema_are_followed_and_others_an_error_that_fetches_nothing():
+    for schema in (
         {"$defs": {"label": {"enum": ["good"]}}, "properties": {"label": {"$ref": "#/$defs/label"}}},
         {"properties": {"$ref": {"type": "string"}}, "required": ["label"]},
-    ],
-)
-def test_references_within_the_schema_are_followed(schema):
-    assert JsonSchema(schema, "H", "openai").read(GOOD) == {"label": "good"}
-
-
-def test_reference_to_what_is_not_there_is_an_error_and_fetches_nothing():
+    ):
+        assert read(GOOD, schema) == {"label": "good"}
     with serving(lambda asked, before: completion("{}")) as server:
         for reference in ("#/$defs/nothing", f"{server.url}schema.json"):
             with pytest.raises(ConfigurationError, match=r"json_schema refers to .*which is not in it; put it under"):
-                JsonSchema({"items": {"$ref": reference}}, "H", "openai").read("[1]")
+                read("[1]", {"items": {"$ref": reference}})
         assert server.requests == []
 
 
 def test_values_are_predictions_and_the_endpoint_is_told_the_schema_or_what_the_user_wants():
     with serving(speaking(lambda prompt: GOOD)) as server:
         for args in ({}, {"response_format": {"type": "json_object"}}):
-            assert [one.inference for one in predict(handler_at(server), ["a"], inference_args=args)] == [
-                {"label": "good"}
-            ]
+            (found,) = predict(handler_at(server), ["a"], inference_args=args)
+            assert found.inference == {"label": "good"}
         first, second = server.requests
     assert first["response_format"] == {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
     assert second["response_format"] == {"type": "json_object"}

@@ -11,6 +11,7 @@ import pandas
 import pytest
 from apache_beam.ml.inference import onnx_inference as incumbent
 from onnx import TensorProto, helper, numpy_helper
+from onnx.helper import make_tensor_value_info as value_info
 from skl2onnx import to_onnx
 from sklearn.linear_model import LogisticRegression
 
@@ -39,6 +40,12 @@ def classifier_uri(folder):
 WEIGHT = RNG.normal(size=(3, 2)).astype(numpy.float32)
 
 
+def model_of(nodes, inputs, output, weights=()) -> onnx.ModelProto:
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    graph = helper.make_graph(nodes, "graph", inputs, [output], weights)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
 def scaled_product() -> onnx.ModelProto:
     """``inputs @ WEIGHT * scale``, where the second input ``scale`` is 1 unless given."""
     one = numpy_helper.from_array(numpy.ones(1, dtype=numpy.float32), "scale")
@@ -46,17 +53,9 @@ def scaled_product() -> onnx.ModelProto:
         helper.make_node("MatMul", ["inputs", "weight"], ["product"]),
         helper.make_node("Mul", ["product", "scale"], ["out"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "scaled_product",
-        [
-            helper.make_tensor_value_info("inputs", TensorProto.FLOAT, ["n", 3]),
-            helper.make_tensor_value_info("scale", TensorProto.FLOAT, [1]),
-        ],
-        [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 2])],
-        [one, numpy_helper.from_array(WEIGHT, "weight")],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    inputs = [value_info("inputs", TensorProto.FLOAT, ["n", 3]), value_info("scale", TensorProto.FLOAT, [1])]
+    weights = [one, numpy_helper.from_array(WEIGHT, "weight")]
+    return model_of(nodes, inputs, value_info("out", TensorProto.FLOAT, ["n", 2]), weights)
 
 
 @pytest.fixture(scope="module")
@@ -141,11 +140,9 @@ def test_model_of_a_fixed_batch_size_takes_any_batch(folder, size):
 
 def test_ids_from_a_file_fit_a_model_of_integers(tmp_path):
     table = numpy_helper.from_array(WEIGHT, "table")
-    ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", "length"])
-    out = helper.make_tensor_value_info("out", TensorProto.FLOAT, None)
+    ids = value_info("ids", TensorProto.INT64, ["n", "length"])
     node = helper.make_node("Gather", ["table", "ids"], ["out"])
-    graph = helper.make_graph([node], "embed", [ids], [out], [table])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    onnx.save(model_of([node], [ids], value_info("out", TensorProto.FLOAT, None), [table]), tmp_path / "m.onnx")
     handler = OnnxModelHandlerNumpy(tmp_path / "m.onnx", min_batch_size=3, max_batch_size=3)
     rows = [handler.example_from_row(row) for row in ({"a": 2, "b": "0"}, {"a": 1.5, "b": 0}, {"a": "1.0", "b": 2})]
     good, bad, also_good = predict(handler, rows, on_failure="yield")
@@ -156,17 +153,14 @@ def test_ids_from_a_file_fit_a_model_of_integers(tmp_path):
 def mixed_inputs():
     """A text, an integer and a float make a float: whether the text is "b", plus both numbers."""
     kinds = {"city": TensorProto.STRING, "age": TensorProto.INT64, "income": TensorProto.FLOAT}
+    codes = {"keys_strings": ["b"], "values_floats": [1.0]}
     nodes = [
-        helper.make_node(
-            "LabelEncoder", ["city"], ["code"], domain="ai.onnx.ml", keys_strings=["b"], values_floats=[1.0]
-        ),
+        helper.make_node("LabelEncoder", ["city"], ["code"], domain="ai.onnx.ml", **codes),
         helper.make_node("Cast", ["age"], ["years"], to=TensorProto.FLOAT),
         helper.make_node("Sum", ["code", "years", "income"], ["out"]),
     ]
-    inputs = [helper.make_tensor_value_info(name, kind, ["n", 1]) for name, kind in kinds.items()]
-    graph = helper.make_graph(nodes, "g", inputs, [helper.make_tensor_value_info("out", TensorProto.FLOAT, ["n", 1])])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    inputs = [value_info(name, kind, ["n", 1]) for name, kind in kinds.items()]
+    return model_of(nodes, inputs, value_info("out", TensorProto.FLOAT, ["n", 1]))
 
 
 @pytest.fixture(scope="module")

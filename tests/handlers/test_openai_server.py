@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import urllib.request
 
 import pytest
 
@@ -13,21 +12,13 @@ from headrace.core.events import UsageReported
 from headrace.handlers.openai_inference import OpenAIChatModelHandler, OpenAICompletionsModelHandler
 from http_endpoint import events_and_outcomes
 from ports import new_port
-from waiting import wait_until
+from saved_models import WORDS
+from waiting import answers, wait_until
 
 pytestmark = pytest.mark.large
 
 ARGS = {"max_tokens": 4, "temperature": 0}
 PROMPTS = ["a good film", "the film is bad", "film"]
-WORDS = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "good", "bad", "film", "the", "is"}
-
-
-def answers(url):
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
 
 
 @pytest.fixture
@@ -39,7 +30,7 @@ def serving_model(popen, saved_llama):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     server = popen([sys.executable, "-c", command, *arguments], env=environment)
     url = f"http://127.0.0.1:{port}"
-    assert wait_until(lambda: answers(url) or server.poll() is not None, 240)
+    assert wait_until(lambda: answers(f"{url}/health") or server.poll() is not None, 240)
     assert server.poll() is None
     return f"{url}/v1", saved_llama
 
@@ -50,7 +41,7 @@ def test_real_server_is_asked(serving_model):
     events, outcomes = events_and_outcomes(chat, PROMPTS, inference_args=ARGS)
     texts = {one.example: one.inference for one in outcomes}
     assert texts.keys() == set(PROMPTS)
-    assert all(set(text.split()) <= WORDS for text in texts.values()), texts
+    assert all(set(text.split()) <= set(WORDS) for text in texts.values()), texts
     used = events.of(UsageReported)
     assert all(0 < one.output_tokens <= 4 for one in used)
     assert sorted(one.input_tokens for one in used) == [2, 4, 5]
@@ -58,7 +49,7 @@ def test_real_server_is_asked(serving_model):
     rows = [{"what": "film"}, {"what": None}]
     handler = OpenAICompletionsModelHandler(name, prompt="the {what} is", url=url)
     good, bad = predict(handler, rows, inference_args=ARGS, on_failure="yield")
-    assert set(good.inference.split()) <= WORDS
+    assert set(good.inference.split()) <= set(WORDS)
     assert "'what', which the prompt needs, is empty" in str(bad.error)
 
     with pytest.raises(EndpointError, match="Unexpected fields in the request"):

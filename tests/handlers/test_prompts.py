@@ -16,18 +16,15 @@ class Rows(PromptRows):
         self._prompts, self._takes_conversations = Prompts("H", template), takes_conversations
 
 
-@pytest.mark.parametrize(
-    ("template", "row", "prompt"),
-    [
+def test_template_makes_the_prompt_of_a_row():
+    for template, row, prompt in (
         ("{a}", {"a": "x"}, "x"),
         ("{a}: {b:.1f} {{c}}", {"a": 1, "b": 2.25}, "1: 2.2 {c}"),
         ("{a[b]} {c!r}", {"a": {"b": "x"}, "c": "y"}, "x 'y'"),
-    ],
-)
-def test_template_makes_the_prompt_of_a_row(template, row, prompt):
-    assert Prompts("H", template).text(row) == prompt
-    assert Rows(template).example_from_row(row) == prompt
-    assert Rows(template, takes_conversations=False).example_from_row(row) == prompt
+    ):
+        assert Prompts("H", template).text(row) == prompt
+        assert Rows(template).example_from_row(row) == prompt
+        assert Rows(template, takes_conversations=False).example_from_row(row) == prompt
 
 
 @pytest.mark.parametrize(
@@ -43,38 +40,28 @@ def test_missing_and_empty_columns_are_named(template, row, said):
         Prompts("H", template).text(row)
 
 
-@pytest.mark.parametrize(
-    ("example", "conversation"),
-    [
+def test_conversations_are_made_of_every_sort_of_example():
+    for example, conversation in (
         ("a", ("s", [{"role": "user", "content": "a"}])),
         ({"x": "a"}, ("s", [{"role": "user", "content": "<a>"}])),
         ([USER], ("s", [USER])),
         ((USER,), ("s", [USER])),
         ([{"role": "system", "content": "own"}, USER], ("own", [USER])),
-    ],
-)
-def test_conversations_are_made_of_every_sort_of_example(example, conversation):
-    assert Prompts("H", "<{x}>", "s").conversation(example) == conversation
-
-
-@pytest.mark.parametrize(
-    ("example", "error", "said"),
-    [
+    ):
+        assert Prompts("H", "<{x}>", "s").conversation(example) == conversation
+    for example, error, said in (
         (3, TypeError, "an example must be a text, or a row with prompt=, not 3"),
         ({"x": 1}, TypeError, r"the example is a row \(x\); give H prompt="),
         (["a"], TypeError, "a message must be a dict with 'role' and 'content', not 'a'"),
         ([], ValueError, "the conversation has no messages to answer"),
         ([{"role": "system", "content": "s"}], ValueError, "no messages to answer"),
-    ],
-)
-def test_what_is_no_example_is_named(example, error, said):
-    with pytest.raises(error, match=said):
-        Prompts("H").conversation(example)
+    ):
+        with pytest.raises(error, match=said):
+            Prompts("H").conversation(example)
 
 
-@pytest.mark.parametrize(
-    ("row", "example"),
-    [
+def test_rows_become_prompts_and_conversations():
+    for row, example in (
         ({"any": "a"}, "a"),
         ({"any": 7}, "7"),
         ({"system": "s", "user": "b"}, [{"role": "system", "content": "s"}, USER]),
@@ -83,45 +70,27 @@ def test_what_is_no_example_is_named(example, error, said):
         ({"messages": [USER]}, [USER]),
         ({"messages": [USER], "id": 3}, [USER]),
         ({"messages": "a"}, "a"),
-    ],
-)
-def test_rows_become_prompts_and_conversations(row, example):
-    assert Rows().example_from_row(row) == example
+    ):
+        assert Rows().example_from_row(row) == example
+    for said, row in {
+        "choose one column with the prompt .*--columns.* of a, b": {"a": "x", "b": "y"},
+        "column 'a' holds None, which is no text": {"a": None},
+        "column 'a', which is the prompt, is empty": {"a": ""},
+        "column 'user' holds .* no text": {"user": ["x"], "system": "s"},
+    }.items():
+        with pytest.raises(ValueError, match=said):
+            Rows().example_from_row(row)
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"a": "x", "b": "y"}, "choose one column with the prompt .*--columns.* of a, b"),
-        ({"a": None}, "column 'a' holds None, which is no text"),
-        ({"a": ""}, "column 'a', which is the prompt, is empty"),
-        ({"user": ["x"], "system": "s"}, "column 'user' holds .* no text"),
-    ],
-)
-def test_rows_of_which_no_prompt_can_be_made_are_named(row, said):
-    with pytest.raises(ValueError, match=said):
-        Rows().example_from_row(row)
-
-
-@pytest.mark.parametrize(
-    ("template", "columns", "is_conversation"),
-    [
-        (None, ["any"], False),
-        ("{a}", ["a", "b"], False),
-        (None, ["system", "user"], True),
-        (None, ["messages", "id"], True),
-    ],
-)
-def test_columns_of_which_a_prompt_can_be_made_are_accepted(template, columns, is_conversation):
-    Rows(template, takes_conversations=is_conversation).refuse_columns(columns)
-
-
-@pytest.mark.parametrize(
-    ("columns", "is_conversation"), [(["id", "text"], True), (["system", "user"], False), (["messages", "id"], False)]
-)
-def test_columns_of_which_no_prompt_can_be_made_are_refused(columns, is_conversation):
+def test_columns_are_refused_of_which_no_prompt_can_be_made():
+    Rows(takes_conversations=False).refuse_columns(["any"])
+    Rows("{a}", takes_conversations=False).refuse_columns(["a", "b"])
+    for roles in (["system", "user"], ["messages", "id"]):
+        Rows().refuse_columns(roles)
+        with pytest.raises(ConfigurationError, match=r"choose one column .*--columns.* of .*--prompt"):
+            Rows(takes_conversations=False).refuse_columns(roles)
     with pytest.raises(ConfigurationError, match=r"choose one column .*--columns.* of .*--prompt"):
-        Rows(takes_conversations=is_conversation).refuse_columns(columns)
+        Rows().refuse_columns(["id", "text"])
 
 
 def test_message_without_content_is_refused_where_a_template_would_make_an_empty_one_of_it():

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 import sys
-import warnings
 from pathlib import Path
 
 import joblib
@@ -24,7 +22,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
 from beam_compat import BeamCompatContract, ColumnsContract
-from headrace import ConfigurationError, MissingExtraError, predict, predict_table
+from headrace import ConfigurationError, MissingExtraError, predict
 from headrace.handlers.sklearn_inference import ModelFileType, SklearnModelHandlerNumpy, SklearnModelHandlerPandas
 from headrace.testing import nearly_equal
 from toys import ODD_ARRAYS, infer
@@ -112,28 +110,6 @@ class TestColumnsOfFrames(ColumnsContract):
         return SklearnModelHandlerPandas(save(LogisticRegression().fit(FRAME, LABELS), folder / "numbers.pkl"))
 
 
-@pytest.mark.parametrize("how", [pickle, joblib])
-def test_model_file_is_closed(forest, folder, how):
-    uri = save(forest, folder / f"closed.{how.__name__}", how)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        SklearnModelHandlerNumpy(uri, ModelFileType[how.__name__.upper()]).load_model()
-        gc.collect()
-    assert [str(warning.message) for warning in caught] == []
-
-
-def probabilities(model, batch, inference_args=None):
-    columns = model.predict_proba(numpy.stack(batch)).T
-    return {"no": columns[0], "yes": columns[1] * (inference_args or {}).get("scale", 1)}
-
-
-def test_numpy_handler_takes_an_inference_fn(forest, forest_uri):
-    handler = SklearnModelHandlerNumpy(forest_uri, inference_fn=probabilities)
-    expected = [{"no": no, "yes": 10 * yes} for no, yes in forest.predict_proba(FEATURES[:6])]
-    results = infer(handler, ARRAYS, {"scale": 10})
-    assert nearly_equal([result.inference for result in results], expected)
-
-
 def summed(model, batch, inference_args=None):
     sums = [frame["height"].item() + inference_args["more"] for frame in batch]
     return sums, [frame.index.item() for frame in batch]
@@ -206,19 +182,13 @@ def first_feature(model, batch, inference_args=None):
     return [example[0] for example in batch]
 
 
-class SeveralOutputs(BaseEstimator):
-    """Answers as classifiers of several outputs do."""
+class Unusual(BaseEstimator):
+    """Answers as classifiers of several outputs do, and as vectorizers do."""
 
     def predict_proba(self, rows):
-        """An array for each output."""
         return [numpy.full((len(rows), 2), 0.5), numpy.full((len(rows), 3), 0.1)]
 
-
-class Sparse(BaseEstimator):
-    """Answers as vectorizers do."""
-
     def transform(self, rows):
-        """A sparse matrix."""
         return scipy.sparse.csr_matrix(rows)
 
 
@@ -243,10 +213,10 @@ def test_a_method_is_what_the_model_is_asked(method, forest, forest_uri, of_fram
 
 
 def test_answers_of_methods_have_a_row_for_each_example(folder):
-    several = SklearnModelHandlerNumpy(save(SeveralOutputs(), folder / "several.pkl"), method="predict_proba")
-    two, three = infer(several, ARRAYS[:2])[1].inference
+    uri = save(Unusual(), folder / "unusual.pkl")
+    two, three = infer(SklearnModelHandlerNumpy(uri, method="predict_proba"), ARRAYS[:2])[1].inference
     assert (two.tolist(), three.tolist()) == ([0.5] * 2, [0.1] * 3)
-    sparse = SklearnModelHandlerNumpy(save(Sparse(), folder / "sparse.pkl"), method="transform")
+    sparse = SklearnModelHandlerNumpy(uri, method="transform")
     assert nearly_equal([result.inference for result in infer(sparse, ARRAYS)], ARRAYS)
 
 
@@ -257,9 +227,8 @@ def test_named_outputs_are_those_of_the_models_classes(forest_uri, of_frames, fo
     assert found.tolist() == tuple(infer(handler, ARRAYS)[0].inference)
     colours = SklearnModelHandlerPandas(of_frames[1], method="predict_proba").with_named_outputs()
     assert infer(colours, HEIGHTS)[0].inference.dtype.names == ("blue", "red")
-    scaled = SklearnModelHandlerNumpy(
-        save(StandardScaler().fit(FEATURES), folder / "scaler.pkl"), method="transform"
-    ).with_named_outputs()
+    scaler = save(StandardScaler().fit(FEATURES), folder / "scaler.pkl")
+    scaled = SklearnModelHandlerNumpy(scaler, method="transform").with_named_outputs()
     assert infer(scaled, ARRAYS)[0].inference.dtype.names == ("x0", "x1", "x2")
     pairs = SVC(decision_function_shape="ovo").fit(FEATURES, numpy.arange(40) % 3)
     of_pairs = SklearnModelHandlerNumpy(save(pairs, folder / "pairs.pkl"), method="decision_function")
@@ -275,11 +244,3 @@ def test_a_method_that_there_is_not_is_refused(forest_uri):
         SklearnModelHandlerNumpy(forest_uri, inference_fn=first_feature, method="predict_proba")
     with pytest.raises(ConfigurationError, match=r"Forest.* has no transform; it has predict and predict_proba"):
         SklearnModelHandlerNumpy(forest_uri, method="transform").load_model()
-
-
-def test_columns_are_called_as_the_models_classes(of_frames):
-    handler = SklearnModelHandlerPandas(of_frames[1], method="predict_proba")
-    found = predict_table(handler, TABLE, columns="height", explode=True)
-    assert list(found.columns[2:4]) == ["prediction_blue", "prediction_red"]
-    expected = of_frames[0].predict_proba(TABLE[["height"]])
-    assert nearly_equal(found[["prediction_blue", "prediction_red"]].to_numpy(), expected)

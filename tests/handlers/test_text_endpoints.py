@@ -9,36 +9,22 @@ from google.auth.credentials import AnonymousCredentials
 import anthropic_endpoint
 import gemini_endpoint
 import openai_endpoint
-from endpoint_apis import (  # noqa: F401 - fixtures
-    APIS,
-    EMBEDDINGS,
-    KEY,
-    _keys_in_the_environment,
-    _plain_clients_are_closed,
-    each,
-)
+from endpoint_apis import APIS, EMBEDDINGS, each
 from headrace import Budget, EndpointError, PredictionCountError, predict
 from headrace.core.events import UsageReported
-from headrace.handlers.anthropic_inference import (
-    AnthropicModelHandler,
-    message_from_string,
-)
-from headrace.handlers.gemini_inference import GeminiModelHandler
+from headrace.handlers.anthropic_inference import AnthropicModelHandler, message_from_string
 from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
-from http_endpoint import Answer, events_and_outcomes, failures_among, serving
+from http_endpoint import KEY, Answer, events_and_outcomes, failures_among, serving
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_in_the_environment")
 
 EIGHT = list("abcdefgh")
-
-
-WRONG = pytest.mark.parametrize("status", [401, 403, 404])
 BATCHES = pytest.mark.parametrize("size", [1, 8])
 
 
 @each("embeddings")
-@WRONG
+@pytest.mark.parametrize("status", [401, 403, 404])
 @BATCHES
 def test_refusal_of_one_element_is_its_own(api, status, size):
     """Of the first, of another of the first eight, and of one that comes later."""
@@ -56,7 +42,7 @@ def test_refusal_of_one_element_is_its_own(api, status, size):
 
 @each()
 @pytest.mark.parametrize("status", [400, 401, 402, 403, 404])
-@pytest.mark.parametrize("size", [1, 8])
+@BATCHES
 def test_refusal_of_everything_is_one_error(api, status, size):
     with api.refusing(api.refusal(status, f"not with {KEY}")) as server:
         with pytest.raises(EndpointError, match=rf"{status}.*not with \*\*\*"):
@@ -64,18 +50,15 @@ def test_refusal_of_everything_is_one_error(api, status, size):
         assert len(server.requests) <= size + 1
 
 
-@pytest.mark.parametrize(
-    ("api", "refusal"),
-    [
+def test_empty_account_stops_a_run_that_has_worked():
+    for api, refusal in (
         (APIS["chat"], openai_endpoint.refusing(429, "pay first", "insufficient_quota")),
         (EMBEDDINGS, openai_endpoint.refusing(402, "pay first")),
         (APIS["anthropic"], anthropic_endpoint.refusing(400, "Your credit balance is too low: pay first")),
-    ],
-)
-def test_empty_account_stops_a_run_that_has_worked(api, refusal):
-    refusing = api.serving(lambda asked, before: refusal if before else None)
-    with refusing as server, pytest.raises(EndpointError, match="pay first"):
-        list(predict(api.handler(server, max_batch_size=1), EIGHT * 20, on_failure="yield"))
+    ):
+        refusing = api.serving(lambda asked, before, refusal=refusal: refusal if before else None)
+        with refusing as server, pytest.raises(EndpointError, match="pay first"):
+            list(predict(api.handler(server, max_batch_size=1), EIGHT * 20, on_failure="yield"))
 
 
 class WithItsOwnClient(OpenAIChatModelHandler):
@@ -85,22 +68,19 @@ class WithItsOwnClient(OpenAIChatModelHandler):
         return openai.AsyncOpenAI(api_key="of Azure", base_url=self._url, max_retries=0)
 
 
-class OnVertexAI(GeminiModelHandler):
-    """Google's credentials take the place of a key."""
-
-    def __init__(self, name, **options):
-        super().__init__(name, project="p", location="l", credentials=token, **options)
-
-
 def token():
     credentials = AnonymousCredentials()
     credentials.token = "token"
     return credentials
 
 
+VERTEX = {"project": "p", "location": "l", "credentials": token}
+"""Google's credentials take the place of a key."""
+
+
 @pytest.mark.parametrize(
     "api",
-    [APIS["chat"]._replace(kind=WithItsOwnClient), APIS["anthropic"], APIS["gemini"]._replace(kind=OnVertexAI)],
+    [APIS["chat"]._replace(kind=WithItsOwnClient), APIS["anthropic"], APIS["gemini"]._replace(options=VERTEX)],
     ids=["azure", "token", "vertex"],
 )
 def test_refusal_of_what_was_sent_in_place_of_a_key_asks_for_no_key(api, monkeypatch):
@@ -121,9 +101,7 @@ def test_texts_that_share_a_request_are_searched_for_the_one_that_is_refused(sta
     assert sorted(text for text in paid if text != "Hi") == [text for text in EIGHT if text != prompt]
 
 
-@pytest.mark.parametrize(
-    "api", [APIS["chat"], APIS["completions"], APIS["anthropic"], EMBEDDINGS]
-)  # Gemini's escapes it
+@each("gemini")  # whose client escapes it
 @BATCHES
 def test_text_with_half_of_a_surrogate_pair_is_a_dead_letter_and_costs_the_others_nothing(api, size):
     with api.refusing(None) as server:
@@ -248,13 +226,11 @@ def embedded(answer, texts, **options):
     return outcomes
 
 
-@pytest.mark.parametrize(
-    "indexes", [(0, 1, 0), (1, 2, 3), (0, 1, -1), (0, 1), (0, 1, None), (0, 1, "2"), (0, 1, 5), (0, 1, [2])]
-)
-def test_embeddings_of_which_nobody_knows_whose_they_are_are_nobodys(indexes):
-    failures = failures_among(embedded(embeddings_of(*indexes), ["a", "b", "c"]))
-    assert [failure.element for failure in failures] == ["a", "b", "c"]
-    assert {type(failure.error) for failure in failures} <= {PredictionCountError, InvalidAnswerError}
+def test_embeddings_of_which_nobody_knows_whose_they_are_are_nobodys():
+    for indexes in ((0, 1, 0), (1, 2, 3), (0, 1, -1), (0, 1), (0, 1, None), (0, 1, "2"), (0, 1, 5), (0, 1, [2])):
+        failures = failures_among(embedded(embeddings_of(*indexes), ["a", "b", "c"]))
+        assert [failure.element for failure in failures] == ["a", "b", "c"]
+        assert {type(failure.error) for failure in failures} <= {PredictionCountError, InvalidAnswerError}
 
 
 def test_embeddings_have_the_order_of_their_indexes():
@@ -263,20 +239,19 @@ def test_embeddings_have_the_order_of_their_indexes():
     assert failures_among(embedded(embeddings_of(1), ["a"]))
 
 
-@pytest.mark.parametrize("vector", [None, 7, {}, [], ["a"], [None], [[1.0]], [float("nan")], DEEP])
-def test_embedding_that_is_none_costs_its_text_alone(vector):
-    answer = embeddings_of(0, 1, 2, vector=lambda place: vector if place == 1 else [1.0])
-    outcomes = embedded(answer, ["a", "b", "c"])
-    assert [failure.element for failure in failures_among(outcomes)] == ["b"]
-    assert len(outcomes) == 3
+def test_embedding_that_is_none_costs_its_text_alone():
+    for wrong in (None, 7, {}, [], ["a"], [None], [[1.0]], [float("nan")], DEEP):
+        answer = embeddings_of(0, 1, 2, vector=lambda place, wrong=wrong: wrong if place == 1 else [1.0])
+        outcomes = embedded(answer, ["a", "b", "c"])
+        assert [failure.element for failure in failures_among(outcomes)] == ["b"]
+        assert len(outcomes) == 3
 
 
-@pytest.mark.parametrize(
-    "body", [None, [1], b"{", {"data": []}, {"data": None}, {"data": "abc"}, {"data": [1, 2, 3]}, {"data": [None] * 3}]
-)
-def test_embeddings_that_are_none_are_paid_for_once(body):
-    answer = Answer(body=b"null" if body is None else body)
-    assert [type(failure.error) for failure in embedded(answer, ["a", "b", "c"])] == [InvalidAnswerError] * 3
+def test_embeddings_that_are_none_are_paid_for_once():
+    wrong = ([], None, "abc", [1, 2, 3], [None] * 3)
+    for body in (b"null", [1], b"{", *({"data": data} for data in wrong)):
+        failures = embedded(Answer(body=body), ["a", "b", "c"])
+        assert [type(failure.error) for failure in failures] == [InvalidAnswerError] * 3
 
 
 def test_embeddings_that_the_user_wants_encoded_stay_so():

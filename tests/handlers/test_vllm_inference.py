@@ -1,46 +1,48 @@
 """Language models in a server of their own: asked with OpenAI's client, over HTTP, of a stand-in for vLLM's server.
 
-The stand-in is started by the handler's own command, as a process of its own.
+The stand-in is started by the handler's own command, as a process of its own. A server is up when it answers, says why
+if it does not start, and ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections import Counter
 from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 
-import apache_beam as beam
 import openai
 import pytest
 from apache_beam.ml.inference import vllm_inference as incumbent
-from apache_beam.ml.inference.base import RunInference as BeamsRunInference
-from apache_beam.testing.util import assert_that, equal_to
 
+from beam_compat import assert_accepts
 from headrace import ConfigurationError, Failure, MissingExtraError, RetryConfig, UnsupportedError, predict
-from headrace.beam import RunInference
+from headrace.handlers import vllm_server
 from headrace.handlers.vllm_inference import (
     OpenAIChatMessage,
     VLLMChatModelHandler,
     VLLMCompletionsModelHandler,
     _VLLMModelServer,
 )
+from headrace.handlers.vllm_server import Launch, Server, VLLMServerError, server_arguments
 from headrace.testing import HandlerContract
 from toys import infer
 from waiting import wait_until
 
-pytestmark = pytest.mark.large
+pytestmark = [pytest.mark.large, pytest.mark.usefixtures("stand_in_vllm")]
 
 MODEL = "someone/some-model"
 PROMPTS = ["once upon", "a time", "there was", "a wheel"]
 CHATS = [[OpenAIChatMessage("system", "be brief"), OpenAIChatMessage("user", prompt)] for prompt in PROMPTS]
 AT_ONCE = {"min_batch_size": 16, "max_batch_size": 16}
-TWICE = RetryConfig(attempts=2)
-
-
 SERVERS = {}
 
 
@@ -70,11 +72,6 @@ def _servers_end():
     for server in SERVERS.values():  # Beam's transform keeps the last model
         server.running().stop()
     SERVERS.clear()
-
-
-@pytest.fixture(autouse=True)
-def _stand_in(stand_in_vllm):
-    pass
 
 
 @pytest.fixture
@@ -122,34 +119,22 @@ class TestChatContract(TestCompletionsContract):
         return ChatHere(MODEL)
 
 
-def here(handler, prompts, **options):
+def here(handler, prompts):
     """The texts, and what failed, in the order of the prompts."""
-    outcomes = predict(handler, prompts, placement="process", retry=TWICE, on_failure="yield", **options)
+    outcomes = predict(handler, prompts, placement="process", retry=RetryConfig(attempts=2), on_failure="yield")
     return [outcome if isinstance(outcome, Failure) else text_of(outcome) for outcome in outcomes]
 
 
 class Local(VLLMCompletionsModelHandler):
     """Loads as an example of Beam's does, whose model is first copied to a local folder."""
 
-    def share_model_across_processes(self):
-        return False
-
     def load_model(self):
         assert self._model_name == "gs://some/model"
         return _VLLMModelServer("/a/local/model", self._vllm_server_kwargs)
 
 
-def test_handler_that_makes_beams_server_class_itself_runs():
-    handler = Local("gs://some/model", {"served-model-name": "gs://some/model"})
-    (result,) = infer(handler, ["once"])
-    assert result.inference.choices[0].text
-
-
 class Renamed(VLLMCompletionsModelHandler):
     """Sets what the server is started with, as handlers do that fetch the model first."""
-
-    def share_model_across_processes(self):
-        return False
 
     def load_model(self):
         self._model_name = "/a/local/model"
@@ -157,7 +142,9 @@ class Renamed(VLLMCompletionsModelHandler):
         return super().load_model()
 
 
-def test_derived_handlers_set_beams_attributes():
+def test_derived_handlers_make_beams_server_class_and_set_its_attributes():
+    handler = Local("gs://some/model", {"served-model-name": "gs://some/model"})
+    assert texts(infer(handler, ["once"])) == ["ONCE"]
     (result,) = infer(Renamed("placeholder", {"max-num-seqs": 8}), ["once"])
     assert (result.inference.model, result.model_id) == ("short", "/a/local/model")
     handler = VLLMCompletionsModelHandler(MODEL)
@@ -166,9 +153,9 @@ def test_derived_handlers_set_beams_attributes():
         handler.load_model()
 
 
-def test_handlers_take_beams_arguments(accepts_all_of):
-    accepts_all_of(VLLMCompletionsModelHandler, incumbent.VLLMCompletionsModelHandler, "model_name")
-    accepts_all_of(VLLMChatModelHandler, incumbent.VLLMChatModelHandler, "model_name")
+def test_handlers_take_beams_arguments():
+    assert_accepts(VLLMCompletionsModelHandler, incumbent.VLLMCompletionsModelHandler, "model_name")
+    assert_accepts(VLLMChatModelHandler, incumbent.VLLMChatModelHandler, "model_name")
 
 
 def test_predictions_are_the_clients_own_objects():
@@ -180,15 +167,11 @@ def test_predictions_are_the_clients_own_objects():
     assert chat.inference.choices[0].message.content == "SYSTEM:BE BRIEF USER:ONCE UPON"
 
 
-def test_prompts_of_a_batch_are_sent_concurrently():
-    results = infer(VLLMCompletionsModelHandler(MODEL), ["beside 15"] * 16)
-    assert max(result.inference.usage.prompt_tokens for result in results) == 16  # of so many the server has known
-
-
-def test_proxies_are_ignored_for_the_local_server(monkeypatch):
+def test_prompts_of_a_batch_are_sent_concurrently_and_past_proxies(monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert texts(infer(VLLMCompletionsModelHandler(MODEL), ["hello"])) == ["HELLO"]
+    results = infer(VLLMCompletionsModelHandler(MODEL), ["beside 15"] * 16)
+    assert max(result.inference.usage.prompt_tokens for result in results) == 16  # of so many the server has known
 
 
 def test_bad_prompt_fails_alone_and_no_good_one_is_sent_twice(log):
@@ -202,19 +185,14 @@ def test_bad_prompt_fails_alone_and_no_good_one_is_sent_twice(log):
     assert asked == dict.fromkeys(PROMPTS, 2)
 
 
-def test_server_that_dies_is_replaced_and_the_batch_repeated(tmp_path, starts, caplog):
-    lethal = f"die once {tmp_path / 'died'}"
-    prompts = [*PROMPTS, lethal]
+@pytest.mark.parametrize("what", ["die", "engine dies"])
+def test_server_that_dies_or_whose_engine_does_is_replaced_and_the_batch_repeated(what, tmp_path, starts, caplog):
+    prompts = [*PROMPTS, f"{what} once {tmp_path / 'died'}"]
     assert here(VLLMCompletionsModelHandler(MODEL, **AT_ONCE), prompts) == [prompt.upper() for prompt in prompts]
     assert starts() == 2
-    assert "the vLLM server of someone/some-model was killed by SIGKILL; its last lines:" in caplog.text
-    assert "the engine is on fire; another one is started" in caplog.text
-
-
-def test_server_whose_engine_is_dead_is_ended_and_replaced(tmp_path, starts):
-    lethal = f"engine dies once {tmp_path / 'died'}"
-    assert here(VLLMCompletionsModelHandler(MODEL), [lethal]) == [lethal.upper()]
-    assert starts() == 2
+    if what == "die":
+        assert "the vLLM server of someone/some-model was killed by SIGKILL; its last lines:" in caplog.text
+        assert "the engine is on fire; another one is started" in caplog.text
 
 
 def test_errors_do_not_keep_the_server():
@@ -253,19 +231,17 @@ def test_rows_become_conversations():
         handler.example_from_row({"system": "be brief", "question": "why?"})
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"use_dynamo": True}, UnsupportedError, "use_dynamo=True"),
-        ({"start_timeout_secs": 0}, ConfigurationError, "start_timeout_secs must be positive"),
-        ({"vllm_server_kwargs": {"port": "8000"}}, ConfigurationError, "'port'"),
-        ({"large_modle": True}, ConfigurationError, "large_modle"),
-        ({"inference_fn": print}, ConfigurationError, "VLLMChatModelHandler has no argument 'inference_fn'"),
-    ],
-)
-def test_bad_arguments_are_refused_at_construction(options, error, said):
-    with pytest.raises(error, match=said):
-        VLLMChatModelHandler(MODEL, **options)
+def test_bad_arguments_are_refused_at_construction():
+    for said, options in {
+        "start_timeout_secs must be positive": {"start_timeout_secs": 0},
+        "'port'": {"vllm_server_kwargs": {"port": "8000"}},
+        "large_modle": {"large_modle": True},
+        "VLLMChatModelHandler has no argument 'inference_fn'": {"inference_fn": print},
+    }.items():
+        with pytest.raises(ConfigurationError, match=said):
+            VLLMChatModelHandler(MODEL, **options)
+    with pytest.raises(UnsupportedError, match="use_dynamo=True"):
+        VLLMChatModelHandler(MODEL, use_dynamo=True)
 
 
 def test_missing_vllm_is_named_with_the_extra(monkeypatch):
@@ -280,14 +256,6 @@ def test_handler_predicts_in_every_placement(where, own_runtime):
         outcomes = list(predict(VLLMCompletionsModelHandler(MODEL), [*PROMPTS, "400"], on_failure="yield", **where))
     assert texts(outcomes[:-1]) == [prompt.upper() for prompt in PROMPTS]
     assert isinstance(outcomes[-1].error, openai.BadRequestError)
-
-
-@pytest.mark.parametrize("transform", [RunInference, BeamsRunInference])
-@pytest.mark.filterwarnings("ignore:.*RunInference:UserWarning")  # a handler of Headrace's in Beam's own transform
-def test_handler_runs_in_a_pipeline(transform):
-    with beam.Pipeline() as pipeline:
-        answers = pipeline | beam.Create(PROMPTS) | transform(CompletionsHere(MODEL)) | beam.Map(text_of)
-        assert_that(answers, equal_to([prompt.upper() for prompt in PROMPTS]))
 
 
 IN_BEAMS = """
@@ -309,3 +277,86 @@ def test_server_of_beams_own_transform_lives_in_another_process():
     done = subprocess.run([sys.executable, "-c", IN_BEAMS], capture_output=True, text=True, timeout=100, check=False)
     assert re.findall("said (.*)", done.stdout) == ["ONCE", "UPON"], done.stderr
     assert "VLLMServerError: openai.BadRequestError: Error code: 400 - '400' is refused" in done.stderr
+
+
+OWNER = """
+import sys, threading
+from headrace.handlers.vllm_server import Launch, Server
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+server = Server(Launch("m", tuple(sys.argv[1:]), None, 60.0))
+print(server.running().port, flush=True)
+threading.Event().wait()
+"""
+
+
+def launch(*arguments, api_key=None):
+    return Launch("m", arguments, api_key, 60.0)
+
+
+def program(number):
+    words = Path(f"/proc/{number}/cmdline").read_text().split("\0")
+    return "guard" if words[3].endswith("vllm_guard.py") else "server" if "--port" in words else "engine"
+
+
+def test_server_ends_with_its_object(processes):
+    before = set(threading.enumerate())
+    server = Server(launch("--stubborn-engine"))
+    assert len(processes()) == 3  # guard, server, engine
+    (reader,) = (one for one in set(threading.enumerate()) - before if "vLLM" in one.name)
+    del server
+    assert processes() == []
+    assert not reader.is_alive()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--stubborn-engine", "--never-answer")], ids=["answering", "starting"])
+def test_server_ends_with_a_killed_owner(processes, popen, arguments):
+    with popen([sys.executable, "-c", OWNER, *arguments], stdout=subprocess.PIPE) as owner:
+        if arguments:
+            assert wait_until(lambda: len(processes()) == 4)
+        else:
+            assert int(owner.stdout.readline()) > 0
+        owner.kill()
+    assert wait_until(lambda: processes() == []), processes()
+
+
+@pytest.mark.parametrize(
+    ("what", "number"), [("server", signal.SIGKILL), ("server", signal.SIGSEGV), ("guard", signal.SIGKILL)]
+)
+def test_what_is_killed_leaves_nothing_and_is_replaced(processes, what, number):
+    arguments = ["--stubborn-engine"] if what == "server" else []  # nobody else ends an engine of that sort
+    server = Server(launch(*arguments, api_key="one"))
+    first = server.running()
+    assert first.api_key == "one"
+    assert not any("one" in Path(f"/proc/{process}/cmdline").read_text().split("\0") for process in processes())
+    (process,) = (process for process in processes() if program(process) == what)
+    os.kill(process, number)
+    assert wait_until(lambda: first.ending) == f"was killed by {number.name}"
+    assert wait_until(lambda: processes() == [])
+    assert server.running() is not first
+    assert len(processes()) == 3
+
+
+def test_server_that_does_not_start_reports_its_last_lines(processes, caplog, monkeypatch):
+    crashed = "ended itself with exit code 3 before it answered; its last lines(.|\n)*CUDA"
+    with pytest.raises(VLLMServerError, match=crashed):
+        Server(launch("--crash-at-start", "3"))
+    caplog.clear()
+    caplog.set_level("INFO", "headrace.vllm")
+    clock = SimpleNamespace(monotonic=lambda: 100.0 if "loading m" in caplog.text else 0.0)
+    monkeypatch.setattr(vllm_server, "time", clock)
+    with pytest.raises(VLLMServerError, match=r"did not answer within 60 s; its last lines:\nloading m"):
+        Server(launch("--never-answer"))
+    assert processes() == []
+
+
+def test_server_arguments_become_command_line_options():
+    kwargs = {"tensor_parallel_size": 2, "enforce-eager": None, "enable-x": True, "rope": {"a": 1}, "names": ["x", "y"]}
+    expected = ["--tensor-parallel-size", "2", "--enforce-eager", "--enable-x", "--rope", '{"a": 1}']
+    assert server_arguments({**kwargs, "host": "127.0.0.1"}) == ((*expected, "--names", "x", "y"), None)
+    assert server_arguments({"api_key": ["one", "two"]}) == ((), "one")
+
+
+@pytest.mark.parametrize("kwargs", [{"port": 1}, {"model": "m"}, {"uds": "/x"}, {"host": "0.0.0.0"}, {"x": False}])
+def test_reserved_server_arguments_are_refused(kwargs):
+    with pytest.raises(ConfigurationError, match="vllm_server_kwargs"):
+        server_arguments(kwargs)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import importlib
+import math
 import sys
 import types
 
@@ -15,6 +17,7 @@ import xgboost
 
 from beam_compat import BeamCompatContract, ColumnsContract
 from headrace import ConfigurationError, predict
+from headrace.cli.main import main
 from headrace.handlers import xgboost_inference
 from headrace.handlers.xgboost_inference import (
     XGBoostModelHandlerDatatable,
@@ -79,12 +82,12 @@ def booster_path(booster, folder):
     return str(folder / "booster.ubj")
 
 
+@pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class XGBoostContract(BeamCompatContract):
     required = ("model_class", "model_state")
     beams_model_id = False
 
 
-@pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class TestNumpyContract(XGBoostContract, ColumnsContract):
     frame = FRAME[:20]
     examples = ARRAYS
@@ -109,7 +112,6 @@ class TestNumpyContract(XGBoostContract, ColumnsContract):
         return incumbent.XGBoostModelHandlerNumpy(xgboost.XGBClassifier, classifier_path)
 
 
-@pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class TestPandasContract(XGBoostContract, ColumnsContract):
     frame = FRAME[:20].astype("float32")
     examples = FRAMES
@@ -131,17 +133,10 @@ class TestPandasContract(XGBoostContract, ColumnsContract):
         return incumbent.XGBoostModelHandlerPandas(xgboost.Booster, booster_path)
 
 
-@pytest.mark.filterwarnings("ignore:.*Empty dataset at worker:UserWarning")
 class TestSciPyContract(XGBoostContract):
     bad_example = scipy.sparse.csr_matrix(numpy.ones((2, 4)))
     examples = SPARSE
-    odd_examples = [
-        SPARSE[0].astype("float32"),
-        SPARSE[0].astype(int),
-        SPARSE[0].tocsc(),
-        SPARSE[0][:, :2],
-        SPARSE[0][:0],
-    ]
+    odd_examples = [*map(SPARSE[0].astype, ["float32", int]), SPARSE[0].tocsc(), SPARSE[0][:, :2], SPARSE[0][:0]]
 
     def handler(self, classifier_path):
         return XGBoostModelHandlerSciPy(xgboost.XGBClassifier, classifier_path)
@@ -189,9 +184,8 @@ def test_examples_are_one_call_if_the_model_predicts_row_by_row(classifier, monk
     monkeypatch.setattr(type(classifier), "predict", predict)
     assert len(default_xgboost_inference_fn(ARRAYS, classifier)) == len(ARRAYS)
     assert len(calls) == 1
-    default_xgboost_inference_fn(
-        [FEATURES[:2], FEATURES[2:4]], classifier, {"base_margin": numpy.ones(2)}
-    )  # which is of the rows of one
+    of_one = {"base_margin": numpy.ones(2)}
+    default_xgboost_inference_fn([FEATURES[:2], FEATURES[2:4]], classifier, of_one)
     assert len(calls) == 3
     assert nearly_equal(inferences(default_xgboost_inference_fn(ARRAYS, Sums())), [[one.sum()] for one in ARRAYS])
 
@@ -234,10 +228,7 @@ def test_sparse_matrices_may_lack_their_last_columns(booster_path):
 
 def test_inference_fn_replaces_the_call(booster_path):
     handler = XGBoostModelHandlerNumpy(xgboost.Booster, booster_path, halves)
-    assert [(result.inference, result.model_id) for result in infer(handler, ARRAYS[:2])] == [
-        (1, "mine"),
-        (0.5, "mine"),
-    ]
+    assert [(one.inference, one.model_id) for one in infer(handler, ARRAYS[:2])] == [(1, "mine"), (0.5, "mine")]
     assert not handler.columns_equal_rows()
 
 
@@ -266,3 +257,59 @@ def test_datatable_is_needed_by_its_handler_only(monkeypatch):
     XGBoostModelHandlerNumpy(xgboost.Booster, "model.json")
     with pytest.raises(ImportError, match=r'datatable is not installed; .*pip install .*"datatable>='):
         XGBoostModelHandlerDatatable(xgboost.Booster, "model.json")
+
+
+CARS = [{"colour": colour, "age": age, "km": 1.0 * km} for km in range(20) for colour, age in (("red", 1), ("blue", 3))]
+
+
+@pytest.fixture(scope="module")
+def cars(tmp_path_factory):
+    """A model of text and numbers, some of them missing; its path."""
+    path = str(tmp_path_factory.mktemp("cars") / "cars.ubj")
+    frame = pandas.DataFrame(CARS).astype({"colour": "category"})
+    model = xgboost.XGBClassifier(n_estimators=3, n_jobs=1, enable_categorical=True).fit(
+        frame, frame["km"] * frame["age"] > 10
+    )
+    model.save_model(path)
+    return model, path
+
+
+Car = collections.namedtuple("Car", ["id", "km", "age", "colour"])
+
+
+@pytest.mark.parametrize("cls", [xgboost.XGBClassifier, xgboost.Booster])
+@pytest.mark.parametrize("made", [dict, lambda row: Car(7, row["km"], row["age"], row["colour"]), pandas.Series])
+def test_rows_of_text_and_numbers_predict_as_a_frame_of_all(cars, made, cls):
+    model, path = cars
+    rows = [*CARS, {"colour": None, "age": None, "km": 3.0}, {"colour": "red", "age": 2.0, "km": math.nan}]
+    frame = pandas.DataFrame(rows).astype({"colour": pandas.CategoricalDtype(["blue", "red"])})
+    expected = model.predict_proba(frame)[:, 1] if cls is xgboost.Booster else model.predict(frame)
+    handler = XGBoostModelHandlerPandas(cls, path)
+    assert nearly_equal(inferences(infer(handler, list(map(made, rows)))), list(expected))
+    assert nearly_equal(inferences(one for row in rows for one in infer(handler, [made(row)])), list(expected))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_text_in_files_becomes_the_model_s_categories(cars, tmp_path, ending):
+    model, path = cars
+    frame = pandas.DataFrame(CARS * 30).assign(id="7").sample(frac=1, random_state=1)
+    write = {
+        "csv": functools.partial(frame.to_csv, index=False),
+        "parquet": functools.partial(frame.to_parquet, index=False),
+        "jsonl": functools.partial(frame.to_json, orient="records", lines=True),
+    }
+    write[ending](tmp_path / f"cars.{ending}")
+    options = ["--output", str(tmp_path / "out.csv"), "--method", "predict_proba", "--explode"]
+    assert main(["run", str(tmp_path / f"cars.{ending}"), "--model", path, *options]) == 0
+    found = pandas.read_csv(tmp_path / "out.csv")[["prediction_0", "prediction_1"]].to_numpy()
+    expected = model.predict_proba(frame[["colour", "age", "km"]].astype({"colour": "category"}))
+    assert numpy.array_equal(found.astype("float32"), expected)
+
+
+def test_a_colour_that_the_model_does_not_know_is_the_row_s_own_failure(cars):
+    rows = [CARS[0], {**CARS[0], "colour": "mauve"}, CARS[1], {**CARS[0], "age": "old"}]
+    handler = XGBoostModelHandlerPandas(xgboost.XGBClassifier, cars[1])
+    first, unknown, third, text = predict(handler, rows, on_failure="yield")
+    assert nearly_equal([first.inference, third.inference], inferences(predict(handler, [CARS[0], CARS[1]])))
+    assert "column 'colour' holds 'mauve', which is none of the model's categories" in str(unknown.error)
+    assert "column 'age' holds 'old', which is not a finite number" in str(text.error)

@@ -10,6 +10,8 @@ from importlib.util import find_spec
 
 import pytest
 
+from saved_models import save_llama
+
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported
 
 collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
@@ -18,11 +20,9 @@ collect_ignore_glob = [] if find_spec("vllm") else ["test_*.py"]
 @pytest.fixture(scope="session")
 def saved_model(tmp_path_factory):
     """A Llama of random weights that reads and writes single bytes, so that it can be made to write JSON."""
-    import torch
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-    folder = tmp_path_factory.mktemp("model")
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: place for place, token in enumerate(["<pad>", "<s>", "</s>", *alphabet])}
     bytes_only = Tokenizer(models.BPE(vocabulary, []))
@@ -32,22 +32,7 @@ def saved_model(tmp_path_factory):
         tokenizer_object=bytes_only, pad_token="<pad>", bos_token="<s>", eos_token="</s>"
     )
     tokenizer.chat_template = "{% for one in messages %}{{ one['role'] }}:{{ one['content'] }}\n{% endfor %}"
-    tokenizer.save_pretrained(folder)
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
-    config = transformers.LlamaConfig(
-        vocab_size=len(vocabulary),
-        max_position_embeddings=2048,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-        **sizes,
-    )
-    torch.manual_seed(7)
-    model = transformers.LlamaForCausalLM(config)
-    torch.nn.init.normal_(model.lm_head.weight)  # or every text would be one letter, repeated
-    torch.nn.init.normal_(model.model.embed_tokens.weight)
-    model.save_pretrained(folder)
-    return str(folder)
+    return save_llama(tmp_path_factory.mktemp("model"), tokenizer, "<s>", 64, 2048)
 
 
 @pytest.fixture

@@ -1,9 +1,16 @@
-"""vLLM's engine is shared by worker processes, and replaced for all of them."""
+"""vLLM's engine is shared by worker processes, and replaced for all of them; and the command has one of its own.
+
+Neither leaves a process behind: tests/conftest.py looks for one, too.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +51,20 @@ def test_worker_processes_share_an_engine_and_its_successor(saved_model, worker_
     for worker in workers:
         worker.close()
     assert wait_until(lambda: not processes()), processes()
+
+
+def test_command_generates(saved_model, tmp_path):
+    (tmp_path / "prompts.csv").write_text("prompt\nonce upon\n" + "x" * 65 + "\na time\n")
+    command = [str(Path(sys.executable).with_name("headrace")), "run", "prompts.csv", "--handler", "vllm-engine"]
+    command += ["--model", saved_model, "--output", "answers.jsonl", "--dead-letters", "failed.jsonl"]
+    engine_args, structure = json.dumps(ENGINE_ARGS | {"max_model_len": 64}), json.dumps({"choice": ["left", "right"]})
+    command += ["--handler-arg", f"engine_args={engine_args}", "--inference-arg", f"structured_outputs={structure}"]
+    done = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    answers, failed = (
+        [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("answers.jsonl", "failed.jsonl")
+    )
+    assert [one["prompt"] for one in answers] == ["once upon", "a time"], done.stderr
+    assert {one["prediction"]["text"] for one in answers} <= {"left", "right"}
+    assert len(failed) == 1
+    assert "Traceback" not in done.stdout + done.stderr.replace("inference failed", "")

@@ -12,31 +12,19 @@ from headrace import ConfigurationError, predict
 from headrace.handlers.vllm_engine import VLLMEngineModelHandler
 from headrace.testing import nearly_equal
 from http_endpoint import failures_among
+from saved_models import save_bert
 from waiting import wait_until
 
 ENGINE_ARGS = {"enforce_eager": True, "dtype": "float32", "kv_cache_memory_bytes": 1 << 28}
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "good", "bad", "film", "the", "is"]
 TEXTS = ["the film is good", "bad film", "a b c", "film " * 60]
-LONGEST = 32
 
 
 @pytest.fixture(scope="module")
 def save(tmp_path_factory):
     """Saves a small BERT of random weights, large enough that texts differ."""
 
-    def saved(model_class, **options):
-        folder = tmp_path_factory.mktemp(model_class.__name__)
-        folder.joinpath("words.txt").write_text("\n".join(WORDS))
-        sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-        config = transformers.BertConfig(
-            vocab_size=len(WORDS), max_position_embeddings=LONGEST, initializer_range=0.5, **sizes, **options
-        )
-        torch.manual_seed(7)
-        model_class(config).save_pretrained(folder)
-        transformers.BertTokenizer(str(folder / "words.txt"), model_max_length=LONGEST).save_pretrained(folder)
-        return str(folder)
-
-    yield saved
+    sizes = {"hidden_size": 64, "initializer_range": 0.5}
+    yield lambda cls, **options: save_bert(tmp_path_factory.mktemp(cls.__name__), cls, **sizes, **options)
     assert wait_until(lambda: not active_children()), active_children()  # which reaps those that vLLM has killed
 
 

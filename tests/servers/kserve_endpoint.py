@@ -10,12 +10,14 @@ import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 import grpc
 import numpy
 from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from http_endpoint import Answer, Replying, running
 
 DTYPES = {
     "BOOL": "bool",
@@ -33,7 +35,6 @@ class Refusal(NamedTuple):
     status: int
     code: str = "UNKNOWN"
     headers: dict[str, str] = {}
-    body: str | None = None
 
 
 class Served(NamedTuple):
@@ -113,7 +114,6 @@ class KServeServer:
         self.requests = []
         self.headers = []
         self.parameters = []
-        self.wanted = []
         self.lock = threading.Lock()
 
     def predict(self, model, arrays, headers, parameters, wanted):
@@ -124,7 +124,6 @@ class KServeServer:
             self.requests.append(shapes)
             self.headers.append({name.lower(): value for name, value in headers})
             self.parameters.append(parameters)
-            self.wanted.append(wanted)
         refusal = self.fault(model, shapes, before)
         if refusal is not None:
             return refusal
@@ -132,25 +131,21 @@ class KServeServer:
         return {name: array for name, array in outputs.items() if not wanted or name in wanted}
 
 
-class _OverHttp(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_GET(self):
-        server = self.server.kserve
+class _OverHttp(Replying):
+    def answer(self, data):
+        if self.command == "POST":
+            return self.predicted(data)
         if self.path == "/v2":
-            self.send({"name": "test", "version": "1", "extensions": ["binary_tensor_data"] if server.binary else []})
-            return
+            extensions = ["binary_tensor_data"] if self.server.kserve.binary else []
+            return Answer(body={"name": "test", "version": "1", "extensions": extensions})
         model = MODELS.get(self.path.split("/")[3])
         if model is None:
-            self.send({"error": "Request for unknown model"}, status=404)
-            return
+            return Answer(404, {"error": "Request for unknown model"})
         inputs = [dict(zip(("name", "datatype", "shape"), one, strict=True)) for one in model.inputs]
-        self.send({"name": "m", "platform": "test", "inputs": inputs, "outputs": []})
+        return Answer(body={"name": "m", "platform": "test", "inputs": inputs, "outputs": []})
 
-    def do_POST(self):
+    def predicted(self, body):
         server = self.server.kserve
-        body = self.rfile.read(int(self.headers["Content-Length"]))
         size = int(self.headers.get("Inference-Header-Content-Length", len(body)))
         asked, data, arrays = json.loads(body[:size]), body[size:], {}
         for tensor in asked["inputs"]:
@@ -170,12 +165,10 @@ class _OverHttp(BaseHTTPRequestHandler):
         model = self.path.split("/")[3]
         found = server.predict(model, arrays, self.headers.items(), parameters, wanted)
         if isinstance(found, Refusal):
-            text = json.dumps({"error": "refused"}) if found.body is None else found.body
-            self.send(text, status=found.status, headers=found.headers)
-        else:
-            self.send_outputs(found)
+            return Answer(found.status, {"error": "refused"}, found.headers)
+        return self.with_outputs(found)
 
-    def send_outputs(self, outputs):
+    def with_outputs(self, outputs):
         described, data = [], []
         for name, array in outputs.items():
             one = {"name": name, "datatype": datatype_of(array), "shape": list(array.shape)}
@@ -186,21 +179,9 @@ class _OverHttp(BaseHTTPRequestHandler):
                 flat = array.ravel().tolist()
                 one["data"] = [item.decode() if isinstance(item, bytes) else item for item in flat]
             described.append(one)
-        text = json.dumps({"model_name": "m", "outputs": described})
+        text = json.dumps({"model_name": "m", "outputs": described}).encode()
         headers = {"Inference-Header-Content-Length": str(len(text))} if data else {}
-        self.send(text, b"".join(data), headers=headers)
-
-    def send(self, text, data=b"", status=200, headers=None):
-        body = (text if isinstance(text, str) else json.dumps(text)).encode() + data
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_):
-        pass
+        return Answer(200, text + b"".join(data), headers)
 
 
 class _OverGrpc(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -260,11 +241,5 @@ def serving(protocol="http", port=0, **options):
     server = ThreadingHTTPServer(("127.0.0.1", port), _OverHttp)
     server.kserve, server.daemon_threads = kserve, True
     kserve.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with running(server):
         yield kserve
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

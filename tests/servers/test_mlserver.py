@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,7 +20,7 @@ from headrace import predict
 from headrace.handlers.kserve_inference import KServeModelHandler
 from headrace.testing import HandlerContract
 from ports import new_port
-from waiting import wait_until
+from waiting import answers, wait_until
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -30,13 +28,6 @@ RNG = numpy.random.default_rng(7)
 ROWS = list(RNG.normal(size=(40, 3)))
 MODEL = LogisticRegression().fit(ROWS, [int(row.sum() > 0) for row in ROWS])
 START_SECS = 240
-
-
-def answers(url):
-    with suppress(OSError):
-        urllib.request.urlopen(url, timeout=5).close()
-        return True
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -70,17 +61,13 @@ def make(request, ports):
     return partial(KServeModelHandler, f"127.0.0.1:{ports[protocol]}", "sums", protocol=protocol)
 
 
-class TestOverHttp(HandlerContract):
-    protocol = "http"
+@pytest.mark.usefixtures("make")
+class TestOnArrays(HandlerContract):
     examples = ROWS[:5]
     bad_example = numpy.zeros(5)
 
-    def handler(self, ports):
-        return KServeModelHandler(f"127.0.0.1:{ports[self.protocol]}", "sums", protocol=self.protocol, num_retries=0)
-
-
-class TestOverGrpc(TestOverHttp):
-    protocol = "grpc"
+    def handler(self, make):
+        return make(num_retries=0)
 
 
 def test_predictions_are_those_of_the_model(make):

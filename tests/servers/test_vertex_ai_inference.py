@@ -110,29 +110,24 @@ def test_what_concerns_every_request_costs_one():
         assert len(asked_of(server)) == 1
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "said"),
-    [
+def test_endpoint_is_looked_at_where_the_handler_is_made():
+    away = Answer(404, {"error": {"message": "no such endpoint"}})
+    for endpoint, said in (
         ({**ENDPOINT, "deployedModels": []}, "endpoint 7 has no model deployed to it"),
-        (Answer(404, {"error": {"message": "no such endpoint"}}), "endpoint 7 cannot be asked for its models: 404"),
-    ],
-)
-def test_endpoint_is_looked_at_where_the_handler_is_made(endpoint, said):
-    with serving(predicting(endpoint=endpoint)) as server, pytest.raises(ConfigurationError, match=said):
-        asking(server)
+        (away, "endpoint 7 cannot be asked for its models: 404"),
+    ):
+        with serving(predicting(endpoint=endpoint)) as server, pytest.raises(ConfigurationError, match=said):
+            asking(server)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ({"private": True}, "a private endpoint needs network="),
-        ({"timeout_secs": 0}, "timeout_secs must be over 0 and at most 120"),
-        ({"max_batchsize": 1}, "max_batch_size"),
-    ],
-)
-def test_wrong_arguments_are_refused(server, arguments, said):
-    with pytest.raises(ConfigurationError, match=said):
-        asking(server, **arguments)
+def test_wrong_arguments_are_refused(server):
+    for said, arguments in {
+        "a private endpoint needs network=": {"private": True},
+        "timeout_secs must be over 0 and at most 120": {"timeout_secs": 0},
+        "max_batch_size": {"max_batchsize": 1},
+    }.items():
+        with pytest.raises(ConfigurationError, match=said):
+            asking(server, **arguments)
 
 
 class Invoked:
@@ -159,20 +154,17 @@ def test_route_of_the_models_own_is_asked(server):
     assert asked == ("/mine", {"instances": THREE[:2], "parameters": {"k": 1}}, {"Content-Type": "application/json"})
 
 
-@pytest.mark.parametrize(
-    ("content", "batch", "inferences"),
-    [
+def test_answers_of_a_route_are_read_as_with_beam(server):
+    for content, batch, inferences in (
         (b"[1, 2]", THREE[:2], [1, 2]),
         (b"[1]", THREE[:1], [1]),
         (b"[1, 2, 3]", THREE[:1], [[1, 2, 3]]),
         (b'{"text": "x"}', THREE[:2], [{"text": "x"}] * 2),
         (b"no json", THREE[:1], [b"no json"]),
         (b"[" * 5000, THREE[:1], [b"[" * 5000]),
-    ],
-)
-def test_answers_of_a_route_are_read_as_with_beam(server, content, batch, inferences):
-    found, _ = invoked(server, batch, 200, content)
-    assert [one.inference for one in found] == inferences
+    ):
+        found, _ = invoked(server, batch, 200, content)
+        assert [one.inference for one in found] == inferences
 
 
 def test_status_of_a_route_is_an_error_and_no_prediction(server):
@@ -185,7 +177,7 @@ def test_tokens_of_a_route_are_reported(server, monkeypatch):
     content = b'{"model": "llama", "usage": {"prompt_tokens": 3, "completion_tokens": 4}}'
     monkeypatch.setattr(aiplatform.Endpoint, "invoke", Invoked(200, content).invoke)
     events, _ = events_and_outcomes(asking(server, invoke_route="/v1/chat"), THREE[:1])
-    (used,) = [event for event in events if isinstance(event, UsageReported)]
+    (used,) = events.of(UsageReported)
     assert (used.model, used.input_tokens, used.output_tokens) == ("llama", 3, 4)
 
 
@@ -210,6 +202,6 @@ def test_status_in_the_text_of_a_dedicated_endpoints_error_is_found(server):
     assert caught.value.status_code == 429
 
 
-@pytest.mark.parametrize("kind", [KServeModelHandler, VertexAIModelHandlerJSON])
-def test_handlers_of_servers_declare_results(kind):
-    assert declared_prediction_type(object.__new__(kind)) is PredictionResult
+def test_handlers_of_servers_declare_results():
+    for kind in (KServeModelHandler, VertexAIModelHandlerJSON):
+        assert declared_prediction_type(object.__new__(kind)) is PredictionResult

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import SamplingParams, VLLMValidationError
 
 __all__ = ["AsyncEngineArgs", "PoolingParams", "SamplingParams"]
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from vllm.exceptions import VLLMValidationError
+
+class VLLMValidationError(Exception):
+    """As vLLM has it: no ValueError."""
 
 
 class RequestOutputKind(Enum):

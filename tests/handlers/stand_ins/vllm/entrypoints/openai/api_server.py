@@ -1,8 +1,8 @@
 """Stands in for vLLM's server: speaks its protocol on localhost, and does what a prompt says.
 
-Prompts: ``400``, ``500``, ``503`` are answered with that status; ``die`` ends the server; ``engine dies`` makes it
-say from then on that it is of no use; ``hang`` has no answer; ``slow`` waits for a moment. Followed by ``once PATH``
-they do so only if there is no such file yet, which they make. Any other prompt comes back in capitals.
+Prompts: ``400`` is answered with that status; ``die`` ends the server; ``engine dies`` makes it say from then on that
+it is of no use; ``beside N`` waits for N others. Followed by ``once PATH`` they do so only if there is no such file
+yet, which they make. Any other prompt comes back in capitals.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--served-model-name")
 parser.add_argument("--chat-template")
 parser.add_argument("--max-num-seqs", type=int, default=256)
-parser.add_argument("--enforce-eager", action="store_true")
 # These are not vLLM's: what a test wants to happen.
 parser.add_argument("--crash-at-start", type=int)
 parser.add_argument("--never-answer", action="store_true")
@@ -64,9 +63,8 @@ class Handler(BaseHTTPRequestHandler):
         elif self.refused():
             self.answer(401, {"error": "Unauthorized"})
         else:
-            self.answer(
-                200, {"object": "list", "data": [{"id": NAME, "object": "model", "created": 0, "owned_by": "vllm"}]}
-            )
+            model = {"id": NAME, "object": "model", "created": 0, "owned_by": "vllm"}
+            self.answer(200, {"object": "list", "data": [model]})
 
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -123,7 +121,7 @@ class Handler(BaseHTTPRequestHandler):
             deadline = time.monotonic() + 60
             while self.server.most_together <= int(what.split()[1]) and time.monotonic() < deadline:
                 time.sleep(0.002)
-        return int(what) if what in ("400", "500", "503") else 200
+        return 400 if what == "400" else 200
 
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

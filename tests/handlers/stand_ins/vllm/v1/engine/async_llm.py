@@ -13,8 +13,7 @@ import asyncio
 from types import SimpleNamespace
 
 import numpy
-from vllm.exceptions import VLLMValidationError
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, VLLMValidationError
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 ENGINES = []

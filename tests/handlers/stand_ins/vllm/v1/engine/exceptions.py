@@ -1,12 +1,10 @@
-"""As vLLM has them."""
-
-from vllm.exceptions import VLLMServerError
+"""As vLLM has them: none is a ValueError."""
 
 
-class EngineGenerateError(VLLMServerError):
+class EngineGenerateError(Exception):
     pass
 
 
-class EngineDeadError(VLLMServerError):
+class EngineDeadError(Exception):
     def __init__(self, *args, suppress_context: bool = False, **kwargs):
         super().__init__("EngineCore encountered an issue. See stack trace (above) for the root cause.", *args)

@@ -1,22 +1,24 @@
-"""A column, and a model's first argument, have one dtype, whatever a row and its neighbours hold."""
+"""Where PyTorch models go, and which dtypes a column and a model's first argument have, whatever a row holds."""
 
 from __future__ import annotations
 
 import itertools
+import logging
 
 import pytest
 import torch
 import transformers
 
 from headrace import BatchingConfig, ConfigurationError, Failure, predict
+from headrace.handlers import torch_models
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
 from headrace.handlers.huggingface_models import settled
 from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, default_tensor_inference_fn
+from headrace.handlers.torch_models import CPU, device_named, device_of, load_onto, refuse_two_devices
 from headrace.testing import nearly_equal
 
 pytestmark = pytest.mark.large
 
-CPU = torch.device("cpu")
 KEYED = [
     PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity, dtypes={"words": "int64", "half": torch.float16}),
     HuggingFaceModelHandlerKeyedTensor(
@@ -68,17 +70,18 @@ def outcomes(handler, examples, size):
     ]
 
 
-@pytest.mark.parametrize(
-    ("model_class", "expected"),
-    [
-        (Weighted, [[3.0], [3.5], [1.0]]),
-        (Pixels, [[3.0], [3.5], [1.0]]),
-        (Embedded, [[1.0, 1.0], "failed", [1.0, 1.0]]),
-        (Ids, [[3], "failed", [1]]),
-    ],
-)
+EXPECTED = {
+    Weighted: [[3.0], [3.5], [1.0]],
+    Pixels: [[3.0], [3.5], [1.0]],
+    Embedded: [[1.0, 1.0], "failed", [1.0, 1.0]],
+    Ids: [[3], "failed", [1]],
+}
+
+
+@pytest.mark.parametrize("model_class", EXPECTED)
 @pytest.mark.parametrize("source", ["files", "tensors"])
-def test_rows_predict_the_same_in_every_batch(model_class, expected, source):
+def test_rows_predict_the_same_in_every_batch(model_class, source):
+    expected = EXPECTED[model_class]
     handler = HuggingFaceModelHandlerTensor("m", model_class)
     examples = [handler.example_from_row(row) for row in ({"a": 1, "b": "2"}, {"a": 1.5, "b": 2}, {"a": True, "b": 0})]
     if source == "tensors":
@@ -106,20 +109,19 @@ def test_model_in_half_precision_gets_its_dtype():
     assert nearly_equal(settled(torch.tensor([[1.0, 2.0]]), Weighted()), torch.tensor([[1.0, 2.0]]))
 
 
+COLUMNS = [
+    ("input_ids", [[5, 6], [5.0, "6"], [True, 6]], torch.int64),
+    ("attention_mask", [[1, 1], (1, 0.0)], torch.int64),
+    ("words", [3, "4", 5.0, [6]], torch.int64),
+    ("pixel_values", [[1, 2], [1.5, 2], ["3", True]], torch.float32),
+    ("price", [1, 1.5, "2", False], torch.float32),
+    ("half", [1, 1.5], torch.float16),
+]
+
+
 @pytest.mark.parametrize("handler", KEYED)
-@pytest.mark.parametrize(
-    ("column", "values", "dtype"),
-    [
-        ("input_ids", [[5, 6], [5.0, "6"], [True, 6]], torch.int64),
-        ("attention_mask", [[1, 1], (1, 0.0)], torch.int64),
-        ("words", [3, "4", 5.0, [6]], torch.int64),
-        ("pixel_values", [[1, 2], [1.5, 2], ["3", True]], torch.float32),
-        ("price", [1, 1.5, "2", False], torch.float32),
-        ("half", [1, 1.5], torch.float16),
-    ],
-)
-def test_a_column_has_one_dtype(handler, column, values, dtype):
-    for value in values:
+def test_a_column_has_one_dtype(handler):
+    for column, value, dtype in [(column, value, dtype) for column, values, dtype in COLUMNS for value in values]:
         (tensor,) = handler.example_from_row({column: value}).values()
         assert tensor.dtype == dtype
         assert tensor.ndim == isinstance(value, list | tuple)
@@ -149,3 +151,59 @@ def test_state_of_the_whole_batch_is_no_prediction_though_as_long(tmp_path):
     for count in (1, 3, 4):
         results = handler.run_inference([torch.arange(3)] * count, model)
         assert [list(result.inference) for result in results] == [["last_hidden_state"]] * count
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def test_devices_are_pytorchs_in_any_case():
+    names = {"CPU": "cpu", "Cpu": "cpu", "GPU": "cuda", "gpu": "cuda", "CUDA": "cuda", "GPU:1": "cuda:1", "Mps": "mps"}
+    for given, device in names.items():
+        assert device_named(given) == device_named(device) == device_named(torch.device(device)) == torch.device(device)
+    for wrong in ("", None, "graphics", "gpu0", "cuda:"):
+        with pytest.raises(ConfigurationError, match=r"device must be 'CPU', 'GPU', or .* such as 'cuda:0', not"):
+            device_named(wrong)
+
+
+@pytest.mark.parametrize("device", ["GPU", "cuda:7", "mps", "meta"])
+def test_model_goes_to_the_cpu_without_the_device(device, no_gpu, caplog):
+    assert load_onto(device, lambda place: place, {}) == CPU
+    assert {(one.levelno, "cannot be used here" in one.message) for one in caplog.records} == {(logging.WARNING, True)}
+
+
+def test_cpu_is_no_reason_to_warn(no_gpu, caplog):
+    for device in ("cpu", None):
+        assert load_onto(device, lambda place: place, {}) == CPU
+    assert caplog.records == []
+
+
+def test_model_that_does_not_fit_the_gpu_goes_to_the_cpu(monkeypatch, caplog):
+    failures = iter([RuntimeError("CUDA out of memory")])
+
+    def load(place):
+        for failure in failures:
+            raise failure
+        return place
+
+    monkeypatch.setattr(torch_models, "is_usable", lambda _: True)
+    assert load_onto("GPU", load, {}) == CPU
+    (record,) = caplog.records
+    assert record.message == "The model did not load onto cuda and goes to the CPU: CUDA out of memory"
+
+
+def test_arguments_of_the_loader_may_name_the_device():
+    for where in ({"device": "cpu"}, {"device_map": "cpu"}, {"model_kwargs": {"device_map": "cpu"}}):
+        assert load_onto(None, lambda place: place, where) is None
+        with pytest.raises(ConfigurationError, match="load_args say where the model goes"):
+            refuse_two_devices("CPU", where, "load_args")
+
+
+@pytest.mark.parametrize("asked", ["CPU", "GPU"])
+def test_inputs_go_where_the_model_is(asked, no_gpu):
+    normal = torch.nn.BatchNorm1d(3, affine=False, device="meta")  # which has buffers only
+    for model in (torch.nn.Linear(3, 2, device="meta"), normal):
+        assert device_of(model, asked).type == "meta"
+    for model in (torch.nn.ReLU(), len):
+        assert device_of(model, asked).type == "cpu"
