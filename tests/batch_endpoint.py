@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import threading
 import time
 from email.parser import BytesParser
 
@@ -59,6 +60,7 @@ class BatchServer(FaultServer):
         self.batches = []
         self.held = False
         """Whether batches go on running."""
+        self.polled = threading.Event()
 
     @property
     def bodies(self):
@@ -76,6 +78,7 @@ class BatchServer(FaultServer):
         if batch is not None and batch.status not in ENDED and not self.held:
             batch.status = "completed"
             self.ending(batch)
+        self.polled.set()
         return batch
 
     def done(self, batch):
