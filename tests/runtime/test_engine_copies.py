@@ -183,7 +183,7 @@ def test_hosts_end_although_an_error_is_kept_that_says_why(dies, tmp_path):
     gc.disable()
     try:
         with pytest.raises((LookupError, HostDiedError), match=r"gone|was killed" if dies else "refused") as kept:
-            list(predict(Engine(act, load, model_copies=2), [1]))
+            list(predict(Engine(act, load, model_copies=2), range(1 if dies else 100)))
         assert all(wait_until(lambda host=host: has_ended(int(host.name))) for host in tmp_path.iterdir())
         assert kept.value.__traceback__ is not None
     finally:
