@@ -87,7 +87,7 @@ test-vllm: $(VLLM)/.installed ## the handlers of vLLM with vLLM itself, on the C
 	$(VLLM)/bin/pytest tests/real_vllm
 
 test-engines: $(VENV)/.dev ## what needs an engine: Flink, Spark, Prism, or Prometheus (Java, Maven, Go and Linux; root, for two machines)
-	$(BIN)/pytest engines/tests -n $(PYTEST_WORKERS) --dist loadfile --timeout 1800 --verbose
+	$(BIN)/pytest engines/tests --timeout 1800 --verbose
 
 fuzz: $(VENV)/.dev ## rows, files, streams and faults that nobody thought of, for an hour (make fuzz FUZZ='readers --seconds 60')
 	$(BIN)/python tests/fuzz $(FUZZ)
