@@ -90,12 +90,16 @@ def test_objects_of_a_scripts_classes_come_back_as_the_scripts(tmp_path):
     assert done.stderr == ""
 
 
-def test_host_imports_only_what_it_needs_and_alone_has_the_handlers_environment_variables(opened):
+def test_host_imports_only_what_it_needs_and_alone_has_the_handlers_environment_variables_when_it_loads(opened):
+    def load():
+        values.append(os.getenv("HEADRACE_TEST_VARIABLE"))
+
     def seen(_):
         found = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
-        return [os.getenv("HEADRACE_TEST_VARIABLE"), *sorted(name for name in found if not name.startswith("_"))]
+        return [*values, *sorted(name for name in found if not name.startswith("_"))]
 
-    handler = Acting(each(seen), env_vars={"HEADRACE_TEST_VARIABLE": "1"})
+    values = []
+    handler = Acting(each(seen), load, env_vars={"HEADRACE_TEST_VARIABLE": "1"})
     worker = opened(prepare(handler, InferenceRequest(isolate=True)))
     assert run(worker, [1]) == [["1", "cloudpickle", "headrace"]]
     assert run(worker, [numpy.ones(3)]) == [["1", "cloudpickle", "headrace", "numpy"]]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -77,6 +79,14 @@ def test_failed_load_leaves_nothing_open():
         with pytest.raises(OSError, match="no disk"):
             Worker(spec)
     assert len(loads) == 2
+
+
+def test_environment_variables_are_set_before_the_load(monkeypatch, worker_of):
+    monkeypatch.setenv("HEADRACE_TEST_VARIABLE", "before")
+    load = partial(os.environ.get, "HEADRACE_TEST_VARIABLE")
+    worker = worker_of(Acting(load=load, env_vars={"HEADRACE_TEST_VARIABLE": "after"}))
+    with worker.access.borrow(ONLY) as (model, *_):
+        assert model == "after"
 
 
 def test_loads_and_batches_are_measured_with_the_given_clock(worker_of):
