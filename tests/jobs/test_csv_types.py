@@ -1,5 +1,7 @@
 """Columns of CSV files have one type each, and a cell that does not fit it costs its row."""
 
+from datetime import date, datetime, timezone
+
 import pytest
 
 from headrace.jobs.files import Source, match
@@ -82,6 +84,13 @@ def test_a_cell_that_does_not_fit_names_the_option(write, kind, field, cure):
     assert good == {"n": None, "x": 1}
     expected = f"column 'n' holds '{field}', which does not fit its type, {kind}; to change that, add --types n={cure}"
     assert (wrong.line, wrong.number, str(wrong.error)) == (f"{field},2", 3, expected)
+
+
+def test_dates_and_times_that_the_user_asks_for(write):
+    path = write("a.csv", "day,moment\n2024-02-29,2024-02-29 10:00:00.25\n,2024-02-29T10:00Z\n")
+    first, second = read_rows(Source(path, "csv"), {"day": "date", "moment": "datetime"})
+    assert first == {"day": date(2024, 2, 29), "moment": datetime(2024, 2, 29, 10, 0, 0, 250000)}
+    assert second == {"day": None, "moment": datetime(2024, 2, 29, 10, 0, tzinfo=timezone.utc)}
 
 
 def test_quotes_that_a_field_does_not_need_say_that_it_is_text(write):

@@ -163,6 +163,16 @@ def test_ends_of_csv_lines(write, ends, monkeypatch):
     assert rows == [*({"a": n, "b": f"x{ends}y"} for n in range(900)), {"a": 40, "b": "z"}]
 
 
+def test_a_byte_order_mark_is_one_only_at_the_start(write):
+    mark = "\ufeff"
+    path = write("a.csv", f"{mark}a\n{mark}\n{mark}b\n")
+    assert list(read_rows(Source(path, "csv"), {})) == [{"a": mark}, {"a": f"{mark}b"}]
+    path = write("b.jsonl", f'{mark}{{"a": "{mark}"}}\n{mark}{{"a": 1}}\n')
+    row, wrong = read_rows(Source(path, "jsonl"), {})
+    assert row == {"a": mark}
+    assert (wrong.line, wrong.number) == (f'{mark}{{"a": 1}}', 2)
+
+
 def test_parquet_rows_over_several_row_groups(tmp_path):
     expected = [{"n": n, "name": f"row {n}", "list": [n, None]} for n in range(5000)]
     path = str(tmp_path / "a.parquet")

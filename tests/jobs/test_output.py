@@ -45,7 +45,7 @@ def test_what_else_is_in_the_folder_does_no_harm(tmp_path, folder):
     with storage.open_file(first.path) as file:
         whole = file.read()
     strange = {f"{lost}.predictions": whole[:-lost] for lost in range(1, len(whole) + 1, 9)}
-    strange |= {"a.letters": b"text\n" * 99, "b.skipped": b"\0", "cut.txt": b"", ".DS_Store": b"\0"}
+    strange |= {"a.letters": b"text\n" * 99, "b.skipped": b"\0", "c.letters": b"", "cut.txt": b"", ".DS_Store": b"\0"}
     for name, content in strange.items():
         with storage.create(storage.join(output.folder, name)) as file:
             file.write(content)

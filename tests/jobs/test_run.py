@@ -16,6 +16,7 @@ from full_disk import full_disk
 from headrace.core.answer import SKIP
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler
+from headrace.core.keyed import KeyedModelHandler, KeyModelMapping
 from headrace.core.result import PredictionResult
 from headrace.jobs import beam_pipeline, parts
 from headrace.jobs.beam_pipeline import take_options
@@ -151,6 +152,14 @@ def test_rows_are_written_as_they_were_read_whatever_the_handler_does_to_them(ma
     Run(make(numbers, handler=handler, examples=Examples(None, columns))).execute()
     assert lines("out.jsonl") == [{"n": number, "prediction": number} for number in numbers if number != 13]
     assert [letter["row"] for letter in lines("out.dead-letters.jsonl")] == [{"n": 13}]
+
+
+def test_a_key_from_a_column(make, lines):
+    handler = KeyedModelHandler([KeyModelMapping([0, 2], Halve())])
+    Run(make([0, 2, 4], handler=handler, examples=Examples(("n",), ("n",), "n"))).execute()
+    assert lines("out.jsonl") == [{"n": 0, "prediction": 0}, {"n": 2, "prediction": 1}]
+    (letter,) = lines("out.dead-letters.jsonl")
+    assert (letter["row"], letter["error_type"]) == ({"n": 4}, "headrace.core.errors.UnknownKeyError")
 
 
 def test_no_rows(make, lines):
@@ -292,7 +301,7 @@ def test_an_error_in_one_line(error, line):
     assert describe(error) == line
 
 
-def test_cancelling_concerns_one_run(make, lines):
+def test_cancelling_concerns_one_run(make):
     job = make([0, 2], resume={"job": 1})
     first, other = Run(job), Run(make([0, 2]))
     first.cancel()

@@ -71,7 +71,7 @@ def out(tmp_path):
     return str(tmp_path / "out")
 
 
-def test_a_sample_of_little_is_all_of_it_in_another_order(path, out):
+def test_a_sample_of_little_is_all_of_it_in_another_order_repeated_and_cut(path, out):
     found = sample_of(path)
     assert (found.rows, found.size, found.is_exact) == (ROWS, ROWS, True)
     again = read(found.write(out))

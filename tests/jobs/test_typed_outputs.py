@@ -81,7 +81,7 @@ NESTED = {
 
 def test_rows_that_are_retried_have_the_types_of_the_others(tmp_path, good):
     count = 900
-    given = pyarrow.parquet.read_table(good).slice(0, count).drop_columns("holes")  # JSON has no NaN
+    given = pyarrow.parquet.read_table(good).slice(0, count)
     for kind in TIMES:
         numbers = pyarrow.array(range(count), pyarrow.int64() if kind.bit_width == 64 else pyarrow.int32())
         given = given.append_column(str(kind), numbers.cast(kind))
@@ -100,7 +100,8 @@ def test_rows_that_are_retried_have_the_types_of_the_others(tmp_path, good):
     assert report.failed == count // 10
     retry = {"letters": True, "dead_letters": letters, "into": True}
     _, found = run(float, match_dead_letters([letters]), tmp_path / "out.parquet", **retry)
-    assert without(found, "prediction") == without(given)
+    inexact = "holes"  # JSON has no NaN
+    assert without(found, "prediction", inexact) == without(given, inexact)
 
 
 def in_files(folder, *columns):

@@ -85,7 +85,7 @@ def test_columns_are_chosen_by_name():
 
 def test_unknown_columns_are_refused():
     for asked, message in {
-        ("txet",): r"columns: the table has no column 'txet'; did you mean 'text'\?",
+        "txet": r"columns: the table has no column 'txet'; did you mean 'text'\?",
         ("text", "x"): "columns: the table has no column 'x'; it has text, label.",
         (): "columns names no column; leave it out",
     }.items():
