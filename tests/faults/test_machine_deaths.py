@@ -19,7 +19,9 @@ def kill(*processes):
         os.kill(process, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(("kind", "moment"), [*(("mapped", moment) for moment in HELD), ("copies", "batch")])
+@pytest.mark.parametrize(
+    ("kind", "moment"), [*(("mapped", moment) for moment in HELD), ("copies", "load"), ("copies", "batch")]
+)
 def test_a_killed_manager_fails_no_worker(machine, kind, moment):
     """Workers that have mapped the model need no new manager."""
     spec = machine.spec(kind)
@@ -75,14 +77,19 @@ def test_a_killed_host_of_a_worker_is_replaced(machine, census, moment, whom):
 
 @pytest.mark.parametrize(
     ("kind", "moment"),
-    [("mapped", "load"), ("mapped", "idle"), *((kind, "batch") for kind in ("mapped", "loader", "timeout", "copies"))],
+    [
+        ("mapped", "load"),
+        ("copies", "load"),
+        ("mapped", "idle"),
+        *((kind, "batch") for kind in ("mapped", "loader", "timeout", "copies")),
+    ],
 )
 def test_a_killed_worker_fails_no_other(machine, kind, moment):
     """One of three, which may be the one that had started the manager."""
     machine.start(machine.spec(kind), moment)
     machine.held(HELD[moment])
-    if moment == "batch":
-        machine.leased()  # the model goes with its last user
+    if moment != "idle":
+        machine.leased()  # the model goes with its last user, and its load with the last that waits
     loads = 1 + (kind == "mapped" and moment == "load")  # the next one loads again
     victim = machine.held()[0] if loads == 2 else machine.pids()[0]
     kill(victim)

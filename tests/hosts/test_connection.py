@@ -42,6 +42,7 @@ ENDS = [
     (close_everything, "closed the connection to its owner"),
     (die, "was killed by SIGKILL"),
     (lambda rows, toy: os.kill(os.getpid(), signal.SIGSEGV), "was killed by SIGSEGV"),
+    (lambda rows, toy: os.abort(), "was killed by SIGABRT"),
     (lambda rows, toy: os.kill(os.getpid(), signal.SIGTERM), "was killed by SIGTERM"),
     (lambda rows, toy: os._exit(3), "ended itself with exit code 3"),
     (lambda rows, toy: exit_with(4), "ended itself with exit code 4"),

@@ -47,7 +47,7 @@ def test_a_host_has_its_owners_path_directory_and_environment(new_host, new_modu
     assert {name: value for name, value in environment.items() if name != "HEADRACE_HOST_OF"} == dict(os.environ)
 
 
-@pytest.mark.parametrize("value", [None, ""])  # what others are is in the test above
+@pytest.mark.parametrize("value", [None, ""])  # the test above has another value
 def test_programs_see_pythonpath_as_the_user_has_it(host, monkeypatch, value):
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if value is not None:
