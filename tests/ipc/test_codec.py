@@ -202,6 +202,11 @@ def test_a_named_tuple_with_a_mind_of_its_own_stays_whole():
     assert round_trip([Reduced(1), Reduced(2)]) == [Pair(1, "reduced"), Pair(2, "reduced")]
 
 
+def test_rows_of_any_depth_arrive():
+    rows = [((((((i,),),),),), {"a": {"b": {"c": {"d": {"e": {"f": [i]}}}}}}) for i in range(3)]
+    assert round_trip(rows) == rows
+
+
 def test_columns_do_not_change_with_the_rows():
     rows = ["a", "b"]
     owner, host = request(rows)

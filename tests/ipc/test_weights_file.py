@@ -67,6 +67,11 @@ def test_writes_of_one_process_are_seen_by_no_other(exported):
     assert set(mine[0]) == {-1}
 
 
+def test_buffers_begin_at_pages(exported):
+    _, layout = exported([numbers(1000), numbers(513), numpy.ones(9001, "u1"), numbers(512)])
+    assert [place.offset % mmap.PAGESIZE for place in layout.places] == [0] * 4
+
+
 def test_shared_memory_is_stored_once_and_stays_shared(exported):
     whole = numbers(100_000)
     files, layout = exported({"whole": whole, "part": whole[10_000:20_000], "again": [whole, whole]})
