@@ -39,7 +39,7 @@ def test_names_keep_the_given_order_and_globs_that_of_the_file(asked, chosen):
         ([f"c{n}" for n in range(785)], "weight", ", c18, c19 and 765 more."),
     ],
 )
-def test_a_name_that_matches_no_column_is_an_error_also_of_a_file_that_was_read_wrongly(columns, name, end):
+def test_a_name_that_matches_no_column_is_an_error_that_says_what_may_be_wrong(columns, name, end):
     with pytest.raises(ConfigurationError) as caught:
         choose("--keep", [f"{columns[0]},{name}"], columns)
     assert str(caught.value).startswith(f"--keep: there is no column {name!r}")

@@ -39,12 +39,15 @@ def test_rows_are_asked_with_a_prompt_and_without_what_it_needs_they_cost_nothin
 
 
 def test_schema_and_arguments_come_from_the_command_line(folder, ask):
+    """And rows come from CSV, too."""
+    folder.write("in.csv", "id,text\n" + "".join(f"{n},x{n}\n" for n in range(5)))
     folder.write("label.json", json.dumps({"type": "object", "required": ["label"]}))
     with serving(speaking(lambda prompt: json.dumps({"label": prompt}))) as server:
         schema = ("--handler-arg", "json_schema=label.json")
-        assert ask(server, "--prompt", "{text}", *schema, "--inference-arg", "temperature=0").code == 0
+        words = ("--prompt", "{id}: {text}", *schema, "--inference-arg", "temperature=0")
+        assert ask(server, *words, inputs=["in.csv"]).code == 0
     assert {asked["temperature"] for asked in server.requests} == {0}
-    assert predictions(folder) == [{"label": f"x{n}"} for n in range(5)]
+    assert predictions(folder) == [{"label": f"{n}: x{n}"} for n in range(5)]
 
 
 def test_keys_are_in_no_file_and_no_output(folder, ask):

@@ -174,7 +174,7 @@ def test_a_handler_that_cannot_be_made_is_explained(own, module, name, arguments
     assert message in error_of(name.format(module), arguments, model)
 
 
-def test_only_what_is_missed_is_asked_for_and_by_its_option_where_there_is_one(module):
+def test_only_what_is_missing_is_asked_for_by_its_option_where_there_is_one(module):
     assert error_of(f"{module}:at", {}, "m", {}) == f"{module}:at needs --url, where the endpoint is."
     assert error_of(f"{module}:needs_class", {"path": "p", "model_class": "X"}) == "path needs model_class."
 

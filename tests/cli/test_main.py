@@ -61,7 +61,7 @@ def test_unknown_commands_and_options_are_errors(headrace, arguments, said):
 
 
 @pytest.mark.parametrize("command", ["doctor", "handlers"])
-def test_what_is_here_is_told_without_a_large_package(folder, command):
+def test_doctor_and_handlers_load_no_large_package(folder, command):
     done = subprocess.run([sys.executable, "-c", LOADED, command], capture_output=True, text=True, check=True)
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
     assert "headrace" in loaded

@@ -166,13 +166,18 @@ def test_workers_write_the_same(work):
 
 
 @pytest.mark.large
-def test_a_killed_run_goes_on_also_when_there_are_more_inputs(work, command, resumable):
+def test_a_killed_run_goes_on_also_when_there_are_more_inputs(work, headrace, command, resumable):
+    """And none begins while it is at work."""
     numbers = [[1, 2, 7, 3], [6], [17], [4, 5], *(list(range(start + 10, start + 300)) for start in (0, 1000, 2000))]
     for number in range(3):
         work.write(f"in/w{number}.csv", *numbers[4 + number])
     runs = resumable(1000)
-    process = command(*RUN, "--resume", "--workers=2", PAUSE="0.02")
+    process = command(*RUN, "--resume", "--workers=2", PAUSE="0.05")
     runs.path = work.path / "out"
+    assert wait_until(lambda: runs.done("") or process.poll() is not None)
+    busy = headrace(*RUN, "--resume")
+    assert busy.code == 2
+    assert busy.error.startswith(f"another run (process {process.pid}) is at work in ")
     runs.kill(process, "", 200)
     assert wait_until(lambda: not [one for one in marked() if one.owner == process.pid])  # the workers, which go on
     done = runs.done("")

@@ -105,7 +105,7 @@ CACHED = "nothing was written; the same command goes on from the cache."
 @pytest.mark.parametrize(
     ("options", "number", "message"),
     [
-        (["--resume"], signal.SIGTERM, KEPT),
+        (["--resume", "--cache", "cache"], signal.SIGTERM, KEPT),
         (["--cache", "cache"], signal.SIGINT, CACHED),
         ([], signal.SIGINT, "nothing was written."),
     ],
@@ -145,7 +145,7 @@ def test_interrupt_waits_neither_for_ever_nor_after_another(run, folder, endpoin
     assert finish(run, folder, endpoint, "--resume") >= ROWS
 
 
-@pytest.mark.parametrize("options", [["--resume"], ["--cache", "cache"]], ids=str)
+@pytest.mark.parametrize("options", [["--resume", "--price", "*=1,1"], ["--cache", "cache"]], ids=str)
 def test_kill_loses_no_more_than_was_on_its_way(run, folder, endpoint, options):
     process = run(*options)
     for count in (100, 300):

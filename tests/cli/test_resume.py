@@ -83,7 +83,7 @@ def test_a_run_killed_repeatedly_resumes(work, undisturbed, headrace, command, r
     done = set()
     for place in places:
         logged = len(runs.log())
-        process = command(*arguments, *place, PAUSE="0.01")
+        process = command(*arguments, *place, PAUSE="0.04")
         now = runs.kill(process, output, len(done) + random.randrange(1, 150))
         assert done < now
         assert not done & set(runs.log()[logged:])
