@@ -11,11 +11,11 @@ import pytest
 from apache_beam.metrics import Metrics
 from apache_beam.transforms import window
 
-from headrace import BatchingConfig
+from headrace import BatchingConfig, ConfigurationError, predict
 from headrace.beam import ModelHandler, RunInference
 from headrace.runtime import background
 from pipelines import by_second
-from toys import Acting, Always
+from toys import Acting, Always, with_attributes
 
 pytestmark = pytest.mark.usefixtures("module_travels")
 
@@ -103,6 +103,20 @@ def test_lost_hosts_are_counted(run):
     assert found["RunInference", "model_host_timeouts"] == 2
     assert found["RunInference", "model_host_deaths"] >= 3
     assert found["RunInference", "num_inferences"] == 4
+
+
+BUILT = {
+    "isolated": lambda handler: RunInference(handler, isolate=True),
+    "timed": lambda handler: RunInference(handler).with_exception_handling(timeout=1),
+    "in Beam's words": lambda handler: RunInference(handler).with_exception_handling(use_subprocess=True),
+    "without a pipeline": lambda handler: predict(handler, [1], timeout=1),
+}
+
+
+@pytest.mark.parametrize("build", BUILT.values(), ids=BUILT)
+def test_handler_that_does_not_pickle_is_refused_before_anything_runs(build):
+    with pytest.raises(ConfigurationError, match=r"Adder\.rows, of type generator, does not pickle.*load_model"):
+        build(with_attributes(Adder(), rows=(row for row in ())))
 
 
 @pytest.mark.parametrize("isolate", [False, True])
