@@ -4,7 +4,8 @@ A file that is large as a whole says so in its ``pytestmark``, and the light run
 tests has the mark in it, and the run of large tests alone imports no other.
 
 Large frameworks are absent from the light run, installed or not, so that no test comes to need one unnoticed. A table
-of cases does without: there ``from large import torch`` is None.
+of cases does without: there ``from large import torch`` is None. Its cases with torch are marked as well, or no run
+that is light or of large tests alone would have them.
 """
 
 from __future__ import annotations

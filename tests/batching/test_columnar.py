@@ -38,13 +38,16 @@ KINDS = {
     "list": list,
 }
 if torch:
-    KINDS["tensor"] = torch.tensor
-    KINDS["dict with a tensor"] = lambda rows: {"a": numpy.array(rows), "b": torch.tensor(rows) * 2}
+    TENSORS = {
+        "tensor": torch.tensor,
+        "dict with a tensor": lambda rows: {"a": numpy.array(rows), "b": torch.tensor(rows) * 2},
+    }
+    KINDS |= {name: pytest.param(make, marks=pytest.mark.large) for name, make in TENSORS.items()}
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
 def make(request):
-    return KINDS[request.param]
+    return request.param
 
 
 def listed(columns):

@@ -17,7 +17,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.beam import RunInference
+from headrace.beam import KeyedModelHandler, KeyModelMapping, RunInference
 from headrace.beam.buffer import BufferDoFn, Chunk, ChunkCoder
 from headrace.core.config import BatchingConfig
 from headrace.runtime.prepare import InferenceRequest, prepare
@@ -192,6 +192,15 @@ def test_sessions_merge_after_the_wait():
         found = grouped | "At" >> beam.Map(lambda pair, where=beam.DoFn.WindowParam: (sorted(pair[1]), where))
         ends = [([1, 5, 14], 1, 24), ([40], 40, 50)]
         assert_that(found, equal_to([(n, window.IntervalWindow(start, end)) for n, start, end in ends]))
+
+
+def test_elements_of_each_model_wait_together_and_one_without_a_model_is_a_dead_letter(run):
+    elements = run.create([("a", 1), ("b", 2), ("a", 3), ("b", 4), ("c", 5)])
+    elements.is_bounded = False
+    handler = KeyedModelHandler([KeyModelMapping(["a"], SIZES), KeyModelMapping(["b"], Acting(SIZES.act))])
+    good, dead = run.caught(elements, handler, batching=fixed(2, max_batch_duration_secs=1000))
+    assert sorted(good) == [("a", (1, [1, 3])), ("a", (3, [1, 3])), ("b", (2, [2, 4])), ("b", (4, [2, 4]))]
+    assert [element for element, _ in dead] == [[("c", 5)]]
 
 
 def test_adaptive_size_is_learnt_across_bundles(run):

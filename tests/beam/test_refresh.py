@@ -67,6 +67,13 @@ class Versioned(ModelHandler):
         return [PredictionResult(example, example, self._model_uri) for example in batch]
 
 
+class NoThrees(Versioned):
+    def run_inference(self, batch, model, inference_args=None):
+        if 3 in batch:
+            raise ValueError("three")
+        return super().run_inference(batch, model)
+
+
 class Counted(Versioned):
     """Predicts the size of the batch; its models in memory are in ``ALIVE``."""
 
@@ -147,6 +154,12 @@ def test_first_model_is_that_of_the_latest_of_several_updates(run):
     assert predicted(values) == [(1, "v3")]
     metrics = run.metrics()
     assert metrics["RunInference", "num_inferences"] == metrics["RunInference", "name of v3_num_inferences"] == 1
+
+
+def test_fallback_stays_when_the_model_is_refreshed(run):
+    newer = run.pipeline | "Newer" >> beam.Create([metadata("v1")])
+    values = run.infer([1, 3], NoThrees("v0"), fallback=Versioned("another"), model_metadata_pcoll=newer)
+    assert predicted(values) == [(1, "v1"), (3, "another")]
 
 
 @pytest.mark.large

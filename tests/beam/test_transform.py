@@ -174,6 +174,7 @@ def test_dead_letters_are_of_headraces_class_and_of_beams():
 
 def test_dead_letters_do_not_load_beams_module(monkeypatch):
     monkeypatch.delitem(sys.modules, incumbent.__name__)
+    monkeypatch.delattr(incumbent.__name__)  # of its package
     _, dead = beam.Pipeline() | beam.Create([1]) | RunInference(DoublingHandler()).with_exception_handling()
     assert type(dead) is headrace.beam.RunInferenceDLQ
     assert incumbent.__name__ not in sys.modules

@@ -59,7 +59,8 @@ OF_ONE = {
     "object": object(),
 }
 if torch:
-    OF_ONE |= {"torch": torch.tensor(1.0), "values and indices": torch.zeros(1, 2).max(1)}
+    TENSORS = {"torch": torch.tensor(1.0), "values and indices": torch.zeros(1, 2).max(1)}
+    OF_ONE |= {name: pytest.param(answer, marks=pytest.mark.large) for name, answer in TENSORS.items()}
 
 
 SAID = {
@@ -72,12 +73,12 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("kind", OF_ONE)
-def test_answers_that_are_no_list_are_refused(kind):
+@pytest.mark.parametrize("answer", OF_ONE.values(), ids=OF_ONE)
+def test_answers_that_are_no_list_are_refused(request, answer):
     told = "^Handler.run_inference was given 1 example and returned .+; it must return one prediction for each"
     with pytest.raises(PredictionCountError, match=told) as caught:
-        predictions_of(OF_ONE[kind], Handler(), 1)
-    assert re.search(SAID.get(kind, "returned an? "), str(caught.value))
+        predictions_of(answer, Handler(), 1)
+    assert re.search(SAID.get(request.node.callspec.id, "returned an? "), str(caught.value))
 
 
 LISTS = {
@@ -94,7 +95,7 @@ LISTS = {
     "arrow": pyarrow.array([1, 2]),
 }
 if torch:
-    LISTS["torch"] = torch.tensor([1, 2])
+    LISTS["torch"] = pytest.param(torch.tensor([1, 2]), marks=pytest.mark.large)
 
 
 @pytest.mark.parametrize("answer", LISTS.values(), ids=LISTS)

@@ -54,17 +54,19 @@ COPIERS = {
     "a copy in numpy": lambda memory: as_numpy(memory)[1:].copy(),
     "nothing": lambda memory: None,
 }
-if torch:
-    KEEPERS |= {
-        "a view of a view in torch": lambda memory: as_tensor(memory)[1:][::2],
-        "numpy over torch": lambda memory: as_tensor(memory).numpy()[3:],
-        "torch over numpy": lambda memory: torch.from_numpy(as_numpy(memory))[3:],
-    }
-    COPIERS["a sum in torch"] = lambda memory: as_tensor(memory) + 1
+TENSORS_KEEP = {
+    "a view of a view in torch": lambda memory: as_tensor(memory)[1:][::2],
+    "numpy over torch": lambda memory: as_tensor(memory).numpy()[3:],
+    "torch over numpy": lambda memory: torch.from_numpy(as_numpy(memory))[3:],
+}
+TENSORS_COPY = {"a sum in torch": lambda memory: as_tensor(memory) + 1}
 
 
-def test_memory_that_is_kept_is_recognized(segment):
-    for how, keep in KEEPERS.items():
+@pytest.mark.parametrize(
+    "ways", [KEEPERS, pytest.param(TENSORS_KEEP, marks=pytest.mark.large)], ids=["bytes and arrays", "tensors"]
+)
+def test_memory_that_is_kept_is_recognized(segment, ways):
+    for how, keep in ways.items():
         memory, is_kept = segment.lend(KILOBYTE)
         kept = [keep(memory)]
         del memory
@@ -73,8 +75,11 @@ def test_memory_that_is_kept_is_recognized(segment):
         assert not is_kept(), how
 
 
-def test_memory_that_is_not_kept_is_recognized(segment):
-    for how, keep in COPIERS.items():
+@pytest.mark.parametrize(
+    "ways", [COPIERS, pytest.param(TENSORS_COPY, marks=pytest.mark.large)], ids=["bytes and arrays", "tensors"]
+)
+def test_memory_that_is_not_kept_is_recognized(segment, ways):
+    for how, keep in ways.items():
         memory, is_kept = segment.lend(KILOBYTE)
         kept = keep(memory)
         del memory
