@@ -84,12 +84,12 @@ class TestBatchesContract(TestContract):
 def test_texts_are_those_of_generate(saved_llama, alone, continuous):
     given = prompts(25)
     events, outcomes = events_and_outcomes(make(saved_llama, continuous=continuous, max_concurrent=10), given)
-    said = ("text", "output_tokens", "finish_reason")
-    assert {one.example: tuple(map(one.inference.get, said)) for one in outcomes} == {one: alone(one) for one in given}
+    said, expected = ("text", "output_tokens", "finish_reason"), {prompt: alone(prompt) for prompt in given}
+    assert {one.example: tuple(map(one.inference.get, said)) for one in outcomes} == expected
     reasons = {one.inference["finish_reason"] for one in outcomes}
     assert reasons == {"stop", "length"}, "the model makes texts of one kind only"
     tokens = sum(event.output_tokens for event in events.of(UsageReported))
-    assert tokens == sum(alone(prompt)[1] for prompt in given)
+    assert tokens == sum(expected[prompt][1] for prompt in given)
     for event in events.of(UsageReported):
         assert 0 < event.first_token_secs <= event.seconds
 

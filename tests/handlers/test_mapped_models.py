@@ -311,7 +311,7 @@ def test_handlers_predict_in_hosts_as_in_process(tmp_path, make, elements, neede
     handler = make(tmp_path / "model").with_postprocess_fn(frameworks)
     here = [result for result, _ in predict(handler, elements)]
     placements = [{"isolate": True}, {"placement": "machine", "isolate": True}, {"placement": "machine"}]
-    for placement in placements[: 2 if needed else 3]:  # for those see tests/property, too
+    for placement in placements[: 2 if needed else 3]:  # tests/property maps the others here, too
         there = list(predict(handler, elements, **placement))
         assert nearly_equal([result for result, _ in there], here)
         assert needed is None or there[0][1] == needed

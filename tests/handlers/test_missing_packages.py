@@ -8,7 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from headrace import MissingExtraError, PredictionResult, handlers
+import headrace.core
+import headrace.handlers
+from headrace import MissingExtraError, PredictionResult
 from headrace.core.declared_type import declared_prediction_type
 from headrace.core.errors import install_command, requirements
 from headrace.handlers.cards import CARDS
@@ -44,16 +46,20 @@ PACKAGES = {"google.cloud": "google-cloud-aiplatform", "google.genai": "google-g
 """By their modules, where those have other names."""
 
 
+KEPT = ("headrace.core", "headrace.core.errors", "headrace.handlers")
+"""All else of Headrace is imported anew: what handlers import may need the package as well."""
+
+
 def import_without(package, module):
     """Imports a module of handlers as in an interpreter that lacks a package, and has imported no handler before."""
 
     def are_concerned(name):
-        return name == package or name.startswith((f"{package}.", "headrace.handlers."))
+        return name == package or (name.startswith((f"{package}.", "headrace.")) and name not in KEPT)
 
     with suppress(ImportError):  # whatever else it needs is whole, and stays
         importlib.import_module(f"headrace.handlers.{module}")
     before = {name: loaded for name, loaded in sys.modules.items() if are_concerned(name)}
-    attributes = dict(vars(handlers))
+    attributes = [(vars(one), dict(vars(one))) for one in (headrace, headrace.core, headrace.handlers)]
     try:
         for name in before:
             del sys.modules[name]
@@ -63,7 +69,8 @@ def import_without(package, module):
         for name in filter(are_concerned, list(sys.modules)):
             del sys.modules[name]
         sys.modules.update(before)
-        vars(handlers).update(attributes)
+        for now, earlier in attributes:
+            now.update(earlier)
 
 
 @pytest.mark.parametrize(("module", "package", "extra"), NEEDED)
