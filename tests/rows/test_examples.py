@@ -18,6 +18,7 @@ from headrace.rows.examples import (
     exploded,
     exploded_all,
     exploded_array,
+    naming_outputs,
     over_rows,
     refuse_exploded,
 )
@@ -226,3 +227,9 @@ def test_columns_that_are_called_so_are_refused():
     refuse_exploded(["a", "prediction"])
     with pytest.raises(ConfigurationError, match="there is a column 'prediction_a'"):
         refuse_exploded(["a", "prediction_a"])
+
+
+def test_each_of_several_handlers_names_its_outputs_if_it_can():
+    plain, named = echo(), echo()
+    named.with_named_outputs = lambda: "named"
+    assert naming_outputs([plain, named, None]) == [plain, "named", None]
