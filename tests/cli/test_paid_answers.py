@@ -76,12 +76,12 @@ def endpoint():
 
 
 @pytest.fixture
-def run(folder, command, endpoint):
+def run(own, command, endpoint):
     """Starts the run as a process."""
-    folder.write("asks.py", MODULE)
-    folder.write("in.jsonl", [{"n": n} for n in range(ROWS)])
+    own.write("asks.py", MODULE)
+    own.write("in.jsonl", [{"n": n} for n in range(ROWS)])
     arguments = ["run", "in.jsonl", "--handler", "asks:Asks", "--handler-arg", f"url={endpoint.url}", "--no-progress"]
-    return lambda *more: command(*arguments, "--output", "p.jsonl", *more, PYTHONPATH=str(folder.path))
+    return lambda *more: command(*arguments, "--output", "p.jsonl", *more)
 
 
 def ended(process):
