@@ -137,7 +137,7 @@ class QuotaRate:
         found, state = settling.quota(is_over=is_over) / (1 - self._chance.share), self._board.state
         if found < _MUCH_LESS * state.quota:
             state.quota, state.known_since, settling.found = found, now, found
-        elif is_over and state.quota == settling.found < found:  # what came first was less than a fair part
+        elif is_over and state.quota == settling.found < found:  # what was known first was the end of a burst
             state.quota = min(found, settling.before)
         if is_over:
             if settling.was_steady or settling.took_none:
@@ -207,7 +207,7 @@ class _Settling:
     def __init__(self, first: float, until: float, share: float, before: float, *, was_steady: bool) -> None:
         self.until, self.before, self.was_steady = until, before, was_steady
         self.found = math.inf
-        """The quota, as far as they are known."""
+        """What the quota seemed to be before all of them were over; infinite: no less than ``before``."""
         self._first, self._last, self._share = first, first, share
         self._accepted = self._refused = self._switches = 0
         self._accepted_last = False
