@@ -24,8 +24,7 @@ from waiting import wait_until
 sys.path.append(str(Path(__file__).parent))
 
 import census as _census
-
-import machine as _program
+import engine_worker as _program
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +107,7 @@ APART = 10**5
 
 
 class Machine:
-    """Several worker processes (``machine.py``) that share a model, and the processes through which they share it."""
+    """Worker processes (``engine_worker.py``) that share a model, and the processes through which they share it."""
 
     def __init__(self, folder, census):
         self.folder = folder
