@@ -18,13 +18,10 @@ MODULE = """
 import os
 from headrace import EngineModelHandler, ModelHandler
 
-def load(name):
-    open(os.path.join(FOLDER, f"load-{name}-{os.getpid()}"), "x").close()
-    return bytes(100_000)
-
 class EngineHandler(EngineModelHandler):
     def load_model(self):
-        return load("engine")
+        open(os.path.join(FOLDER, f"load-{os.getpid()}"), "x").close()
+        return bytes(100_000)
 
     async def submit(self, example, model, inference_args=None):
         return example, len(model), os.getpid()
@@ -47,26 +44,31 @@ import apache_beam.ml.inference.base
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from headrace.beam import ModelHandler, RunInference
-from worker_handlers import EngineHandler, load
+from worker_handlers import EngineHandler
 
 class Handler(ModelHandler):
-    def __init__(self, name, **options):
-        super().__init__(max_batch_size=5, **options)
-        self.name = name
+    thirteen = None
 
     def load_model(self):
-        return load(self.name)
+        open(os.path.join(FOLDER, f"load-{os.getpid()}"), "x").close()
+        return bytes(100_000)
 
     def run_inference(self, batch, model, inference_args=None):
         time.sleep(0.01)
-        if self.name == "isolated" and 13 in batch:
+        if 13 in batch and self.thirteen == "dies":
             os._exit(5)
-        if self.name == "isolated" and 14 in batch:
+        if 13 in batch and self.thirteen == "fails":
             raise ValueError("the text of a row")
         return [(example, len(model), os.getpid()) for example in batch]
 
+class Dying(Handler):
+    thirteen = "dies"
+
+class Failing(Handler):
+    thirteen = "fails"
+
 class BeamHandler(beam.ml.inference.base.ModelHandler):
-    name = "beam"
+    thirteen = None
 
     def share_model_across_processes(self):
         return True
@@ -78,30 +80,27 @@ class BeamHandler(beam.ml.inference.base.ModelHandler):
     run_inference = Handler.run_inference
 
 TRANSFORMS = {
-    "large": lambda: RunInference(Handler("large", large_model=True)),
-    "copies": lambda: RunInference(Handler("copies", model_copies=2)),
+    "large": lambda: RunInference(Handler(max_batch_size=5, large_model=True)),
+    "copies": lambda: RunInference(Handler(max_batch_size=5, model_copies=2)),
     "beam": lambda: RunInference(BeamHandler()),
     "engine": lambda: RunInference(EngineHandler(large_model=True)),
-    "isolated": lambda: RunInference(Handler("isolated"), isolate=True),
+    "isolated": lambda: RunInference(Dying(max_batch_size=5), isolate=True),
+    "failing": lambda: RunInference(Failing(max_batch_size=5)),
 }
-
-def as_text(one):
-    return "%s %s %s %s" % (*one, os.getpid())
 
 def main():
     options = PipelineOptions(
         direct_num_workers=2,
-        direct_running_mode="multi_processing",
+        direct_running_mode=sys.argv[2],
         save_main_session=True,
         pickle_library="cloudpickle",  # dill, the default before Beam 2.65, loses the main module's names
     )
     with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
-        rows = pipeline | beam.Create(range(200)) | beam.Reshuffle()
-        for name in sys.argv[1:]:
-            good, dead = rows | name >> TRANSFORMS[name]().with_exception_handling()
-            letters = dead.failed_inferences | f"{name}: dead" >> beam.Map(lambda record: str(record[0]))
-            for kind, texts in ("good", good | f"{name}: good" >> beam.Map(as_text)), ("dead", letters):
-                _ = texts | f"{name}: write {kind}" >> beam.io.WriteToText(f"{FOLDER}/{kind}-{name}")
+        transform = TRANSFORMS[sys.argv[1]]().with_exception_handling()
+        good, dead = pipeline | beam.Create(range(200)) | beam.Reshuffle() | transform
+        _ = good | beam.Map(lambda one: "%s %s %s %s" % (*one, os.getpid())) | beam.io.WriteToText(FOLDER + "/good")
+        letters = dead.failed_inferences | beam.Map(lambda record: str(record[0]))
+        _ = letters | "Dead" >> beam.io.WriteToText(FOLDER + "/dead")
 
 if __name__ == "__main__":
     main()
@@ -119,54 +118,55 @@ def run_python(folder, *arguments, **variables):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def run_pipeline(folder, *transforms, **variables):
-    """What came out of each: (element, size of the model, process that computed it, worker); and its dead letters."""
+def run_pipeline(folder, transform, mode="multi_processing", **variables):
+    """What came out: (element, size of the model, process that computed it, worker); and the dead letters."""
     script = folder / "pipeline.py"
     script.write_text(f"FOLDER = {str(folder)!r}\n{PIPELINE}")
-    run_python(folder, script, *transforms, **variables)
-    for name in transforms:
-        good, dead = (
-            "".join(file.read_text() for file in folder.glob(f"{kind}-{name}-*")) for kind in ("good", "dead")
-        )
-        yield name, [tuple(map(int, line.split())) for line in good.splitlines()], dead.split()
+    run_python(folder, script, transform, mode, **variables)
+    good, dead = ("".join(file.read_text() for file in folder.glob(f"{name}-*")) for name in ("good", "dead"))
+    return [tuple(map(int, line.split())) for line in good.splitlines()], dead.split()
 
 
-def test_worker_processes_share_one_load(tmp_path, runtime, processes, wait_until):
-    for name, rows, dead in run_pipeline(tmp_path, "large", "copies", "beam", "engine"):
-        assert sorted(row[:2] for row in rows) == [(n, 100_000) for n in range(200)]
-        assert dead == []
-        loads = {int(file.name.rpartition("-")[2]) for file in tmp_path.glob(f"load-{name}-*")}
-        assert len(loads) == 1
-        computed, workers = {row[2] for row in rows}, {row[3] for row in rows}
-        if name in ("engine", "copies"):
-            assert computed.isdisjoint(workers)
-            assert computed == loads or (name == "copies" and 1 <= len(computed) <= 2)
-        else:
-            assert computed == workers >= loads
+@pytest.mark.parametrize("handler", ["large", "copies", "beam", "engine"])
+def test_worker_processes_share_one_load(tmp_path, runtime, processes, handler, wait_until):
+    rows, dead = run_pipeline(tmp_path, handler)
+    assert sorted(row[:2] for row in rows) == [(n, 100_000) for n in range(200)]
+    assert dead == []
+    loads = {int(file.name.partition("-")[2]) for file in tmp_path.glob("load-*")}
+    assert len(loads) == 1
+    computed, workers = {row[2] for row in rows}, {row[3] for row in rows}
+    if handler in ("engine", "copies"):
+        assert computed.isdisjoint(workers)
+        assert computed == loads or (handler == "copies" and 1 <= len(computed) <= 2)
+    else:
+        assert computed == workers >= loads
     assert wait_until(lambda: not processes()), processes()
     assert not runtime.exists()
 
 
-def test_worker_processes_have_one_host_each_export_and_leave_nothing(tmp_path, processes):
+def test_worker_processes_have_one_host_each_and_leave_none(tmp_path, processes):
+    rows, dead = run_pipeline(tmp_path, "isolated")
+    assert sorted(row[0] for row in rows) == [n for n in range(200) if n != 13]
+    assert {row[2] for row in rows}.isdisjoint({row[3] for row in rows})
+    assert dead == ["[13]"]
+    assert processes() == []
+
+
+@pytest.mark.parametrize("mode", ["multi_processing", "in_memory"])
+def test_each_worker_process_exports(tmp_path, mode):
     figures = tmp_path / "figures"
     figures.mkdir()
     with collecting() as collector:
         addresses = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "PROMETHEUS_MULTIPROC_DIR": str(figures)}
-        ((_, rows, dead),) = run_pipeline(tmp_path, "isolated", HEADRACE_PROMETHEUS="registry", **addresses)
-    workers = {row[3] for row in rows}
-    assert sorted(row[0] for row in rows) == [n for n in range(200) if n not in (13, 14)]
-    assert {row[2] for row in rows}.isdisjoint(workers)
-    assert sorted(dead) == ["[13]", "[14]"]
-    assert processes() == []
-    assert collector.total("headrace.examples") == 198
-    for error in ("headrace.core.errors.HostDiedError", "ValueError"):
-        assert collector.total("headrace.element.failures", error__type=error) == 1
-    assert len(collector.instances("headrace.examples")) == len(workers)
+        rows, _ = run_pipeline(tmp_path, "failing", mode, HEADRACE_PROMETHEUS="registry", **addresses)
+    assert collector.total("headrace.examples") == 199
+    assert collector.total("headrace.element.failures", error__type="ValueError") == 1
+    assert len(collector.instances("headrace.examples")) == len({row[3] for row in rows})
     assert collector.trees()
     assert b"the text of a row" not in collector.received
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(figures))
-    assert registry.get_sample_value("headrace_batch_size_sum", {"headrace_model": ""}) == 198
+    assert registry.get_sample_value("headrace_batch_size_sum", {"headrace_model": ""}) == 199
 
 
 def test_a_run_shows_the_figures_of_a_runners_processes(tmp_path):
