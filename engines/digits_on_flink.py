@@ -93,9 +93,8 @@ def of_headrace(path: Path, kind: str, words: argparse.Namespace) -> Any:
     is_timed = kind == "timeout"
 
     def infer() -> Any:
-        handler: Any = Digits(str(path), words.delay)
-        if is_timed:
-            handler = Digits(str(path), words.delay, STUCK, TIMED_BATCH)
+        timed = (STUCK, TIMED_BATCH) if is_timed else ()
+        handler: Any = Digits(str(path), words.delay, *timed)
         if kind == "keyed":
             handlers = {key: Digits(str(path), words.delay) for key in ("even", "odd")}
             handler = KeyedModelHandler([KeyModelMapping([key], one) for key, one in handlers.items()])

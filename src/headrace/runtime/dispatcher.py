@@ -124,7 +124,7 @@ class Dispatcher:
             if call.inbox.abandoned:
                 self._loop.call_soon(self._cancel, call)  # a task that has not begun would never end its request
         self._calls = {call for call in self._calls if not call.inbox.abandoned}
-        self._paused &= self._calls  # nobody waits for the pause of a call that was abandoned
+        self._paused &= self._calls  # an abandoned call that pauses holds up no other
         self._waiting.remove_all(lambda call: call.inbox.abandoned)
         self._start_ready()
 

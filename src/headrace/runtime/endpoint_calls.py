@@ -244,7 +244,7 @@ class Sender:
             failure.__cause__ = error
             return Ended(error=failure)
         except BaseException as error:
-            del call  # which is given the error, whose traceback would keep it, and the client, where nobody takes it
+            del call  # the error is set on it, and a traceback that refers back would keep the client
             return Ended(error=error)
 
     def _in_thread(self, call: EndpointCall, examples: Any) -> Any:
