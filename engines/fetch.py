@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import hashlib
 import os
 import shutil
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from fat_jar import join
@@ -84,13 +84,12 @@ def flink_jars(folder: Path) -> str:
     Raises:
         EngineError: it cannot be fetched.
     """
-
-    def install(new: Path) -> None:
-        requirements = new.parent / "requirements.txt"
-        requirements.write_text(f"apache-flink-libraries=={FLINK} --hash=sha256:{_FLINK_SHA256}\n")
-        run_command([*_installer(), "--no-deps", "--require-hashes", "--target", str(new), "-r", str(requirements)])
-
-    home = made_once(folder.resolve() / f"flink-{FLINK}", install)
+    home = folder.resolve() / f"flink-{FLINK}"
+    if not home.exists():
+        with made_at_once(home) as new:
+            requirements = new.parent / "requirements.txt"
+            requirements.write_text(f"apache-flink-libraries=={FLINK} --hash=sha256:{_FLINK_SHA256}\n")
+            run_command([*_installer(), "--no-deps", "--require-hashes", "--target", str(new), "-r", str(requirements)])
     return os.pathsep.join(map(str, sorted((home / "pyflink" / "lib").glob("*.jar"))))
 
 
@@ -100,10 +99,10 @@ def job_server_jar(folder: Path) -> str:
     Raises:
         EngineError: it cannot be fetched.
     """
-    home = made_once(
-        folder.resolve() / f"job-server-{JOB_SERVER}",
-        lambda new: join(_jars(_ON_FLINK, new.parent), new / _JOB_SERVER_JAR),
-    )
+    home = folder.resolve() / f"job-server-{JOB_SERVER}"
+    if not home.exists():
+        with made_at_once(home) as new:
+            join(_jars(_ON_FLINK, new.parent), new / _JOB_SERVER_JAR)
     return str(home / _JOB_SERVER_JAR)
 
 
@@ -133,25 +132,24 @@ def java_program(project: Path, folder: Path) -> str:
     """
     sources = sorted(path for path in project.rglob("*") if path.suffix in (".java", ".xml"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:10]
-
-    def compile_copy(new: Path) -> None:
-        for source in sources:
-            copy = new / source.relative_to(project)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, copy)
-        _build(new / "pom.xml", "compile", new / "class-path.txt")
-
-    home = made_once(folder.resolve() / f"java-{digest}", compile_copy)
+    home = folder.resolve() / f"java-{digest}"
+    if not home.exists():
+        with made_at_once(home) as new:
+            for source in sources:
+                copy = new / source.relative_to(project)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, copy)
+            _build(new / "pom.xml", "compile", new / "class-path.txt")
     return os.pathsep.join([str(home / "target" / "classes"), (home / "class-path.txt").read_text().strip()])
 
 
 def _home_of_jars(home: Path, artifacts: Iterable[str]) -> Path:
-    def copy(new: Path) -> None:
-        (new / "jars").mkdir()
-        for jar in _jars(artifacts, new.parent):
-            shutil.copy(jar, new / "jars")
-
-    return made_once(home, copy)
+    if not home.exists():
+        with made_at_once(home) as new:
+            (new / "jars").mkdir()
+            for jar in _jars(artifacts, new.parent):
+                shutil.copy(jar, new / "jars")
+    return home
 
 
 def _jars(artifacts: Iterable[str], scratch: Path) -> list[Path]:
@@ -175,23 +173,15 @@ def _build(pom: Path, phase: str, class_path: Path) -> None:
     run_command([maven, *always, "--quiet", "--file", str(pom), *build])
 
 
-def made_once(home: Path, fill: Callable[[Path], None]) -> Path:
-    """A folder, which is filled if it is not there yet; it gets its name only when that is done.
-
-    So what was interrupted is begun anew. Other processes wait meanwhile, whatever they fetch: Maven has to be alone.
-    """
-    if home.exists():
-        return home
+@contextlib.contextmanager
+def made_at_once(home: Path):
+    """A folder to fill; it gets its name only when that is done, so that what was interrupted is begun anew."""
     home.parent.mkdir(parents=True, exist_ok=True)
-    with (home.parent / "fetch.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not home.exists():
-            with tempfile.TemporaryDirectory(dir=home.parent, prefix=f"{home.name}-") as scratch:
-                new = Path(scratch) / home.name
-                new.mkdir()
-                fill(new)
-                new.rename(home)
-    return home
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=f"{home.name}-") as scratch:
+        new = Path(scratch) / home.name
+        new.mkdir()
+        yield new
+        new.rename(home)
 
 
 def _installer() -> list[str]:

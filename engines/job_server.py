@@ -77,7 +77,7 @@ def digest(mark: str) -> str:
 def free_ports(*uses: str) -> dict[str, int]:
     """A port for each use, all of them free now, and below those that Linux draws for connections meanwhile."""
     found: list[int] = []
-    for port in range(10_000 + os.getpid() * 16 % 20_000, 32_768):  # another process may look at the same time
+    for port in range(10_000 + os.getpid() % 20_000, 32_768):
         with contextlib.suppress(OSError), socket.socket() as one:
             one.bind(("", port))
             found.append(port)

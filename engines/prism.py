@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import apache_beam as beam
-from fetch import EngineError, made_once, run_command
+from fetch import EngineError, made_at_once, run_command
 
 FOLDER = Path(__file__).resolve().parent.parent / ".engines"
 _PACKAGE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
@@ -21,17 +21,17 @@ def prism(folder: Path = FOLDER) -> str:
     Raises:
         EngineError: it cannot be built.
     """
-    return str(made_once(folder.resolve() / f"prism-{beam.__version__}", _install) / "prism")
-
-
-def _install(new: Path) -> None:
-    go = shutil.which("go")
-    if go is None:
-        raise EngineError(
-            "Prism is built with Go, and there is no `go` in PATH; install it, for example: apt-get install "
-            f"golang (version {_OLDEST_GO} or newer)"
-        )
-    run_command([go, "install", f"{_PACKAGE}@v{beam.__version__}"], GOBIN=str(new))
+    home = folder.resolve() / f"prism-{beam.__version__}"
+    if not home.exists():
+        go = shutil.which("go")
+        if go is None:
+            raise EngineError(
+                "Prism is built with Go, and there is no `go` in PATH; install it, for example: apt-get install "
+                f"golang (version {_OLDEST_GO} or newer)"
+            )
+        with made_at_once(home) as new:
+            run_command([go, "install", f"{_PACKAGE}@v{beam.__version__}"], GOBIN=str(new))
+    return str(home / "prism")
 
 
 def pipeline_options(**environment: str) -> list[str]:

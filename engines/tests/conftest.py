@@ -21,9 +21,7 @@ import sql
 from job_server import logs
 from members import members
 
-_OURS = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-NAMES = {kind: f"{kind}-{_OURS}" for kind in ("test", "two", "spark", "sql", "from-java")}
-"""Several processes of pytest run tests side by side, each with its own clusters."""
+NAMES = ("test", "two", "spark", "sql", "from-java")
 _TAIL = 150
 """Lines."""
 
@@ -33,7 +31,7 @@ def pytest_runtest_makereport():
     """Adds the clusters' last log lines to a failure: in CI their logs are gone afterwards."""
     report = (yield).get_result()
     if report.failed:
-        for path in sorted(path for name in NAMES.values() for path in logs(name).glob("*.log")):
+        for path in sorted(path for name in NAMES for path in logs(name).glob("*.log")):
             lines = path.read_text(errors="replace").splitlines()[-_TAIL:]
             report.sections.append((f"the end of {path.parent.name}/{path.name}", "\n".join(lines)))
 
@@ -41,7 +39,7 @@ def pytest_runtest_makereport():
 @pytest.fixture(scope="session")
 def cluster():
     """Up and running; afterwards nothing is left of it."""
-    found = flink.up(NAMES["test"])
+    found = flink.up(NAMES[0])
     yield found
     flink.down(found.name)
     _assert_nothing_is_left_of(found)
@@ -50,7 +48,7 @@ def cluster():
 @pytest.fixture(scope="session")
 def two_machines():
     """The same, with two machines, each with a network of its own; at the end it crashes before it is taken down."""
-    found = flink.up(NAMES["two"], machines=2)
+    found = flink.up(NAMES[1], machines=2)
     yield found
     for pid in flink.Cluster.read(found.name).pids.values():
         os.kill(pid, signal.SIGKILL)
@@ -62,7 +60,7 @@ def two_machines():
 @pytest.fixture(scope="session")
 def on_spark():
     """A job server that has Spark in it."""
-    with spark.running(NAMES["spark"]) as engine:
+    with spark.running(NAMES[2]) as engine:
         yield engine
     _assert_nothing_is_left_of(engine)
 
@@ -70,7 +68,7 @@ def on_spark():
 @pytest.fixture(scope="session")
 def beam_sql():
     """Java's SqlTransform."""
-    with sql.running(NAMES["sql"]) as engine:
+    with sql.running(NAMES[3]) as engine:
         yield engine
     _assert_nothing_is_left_of(engine)
 
@@ -81,7 +79,7 @@ def for_java():
 
     @contextlib.contextmanager
     def running(*, in_processes):
-        with from_java.running(NAMES["from-java"], in_processes=in_processes) as services:
+        with from_java.running(NAMES[4], in_processes=in_processes) as services:
             yield services
         assert members(services.mark) == []
 
