@@ -48,7 +48,7 @@ class EndpointState(ctypes.Structure):
     known_since: float
     """Refusals of requests that left before teach nothing new."""
     accepts: float
-    """Whether anything has been accepted since the last cut or pause."""
+    """Whether anything has been accepted since the last cut or pause: else refusals say nothing about the quota."""
     next_at: float
     """When the next request may leave, if the quota is finite."""
     first_cut_at: float
@@ -227,7 +227,7 @@ class Board:
         state.members, state.is_known = members, 1.0
         state.quota, state.cut_at, state.known_since = math.inf, -math.inf, -math.inf
         state.first_cut_at = -math.inf
-        state.accepts, state.limit, state.begins, state.turned_at = 1.0, 1.0, 1.0, -math.inf
+        state.limit, state.begins, state.turned_at = 1.0, 1.0, -math.inf
 
     def _rows(self, count: int) -> list[Member]:
         return list(self._memory.members[:count])

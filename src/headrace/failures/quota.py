@@ -44,6 +44,7 @@ class QuotaRate:
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
     _LARGEST_CUT = 0.5
+    _FEW = 12
     _EARLY, _AHEAD = 2, 3
     """Until which unit a cut is early; how many units of growth are left out after such cuts."""
     _ROUND_TRIPS, _NEWEST = 2, 0.1
@@ -94,7 +95,7 @@ class QuotaRate:
         state.news += self._NEWEST * (now - started - state.news)
         lately = self._accepted_since(now - unit, now)
         state.lately = min(state.lately, lately)
-        if started <= state.known_since or not state.accepts:
+        if not self._teaches(now, started):
             return
         below, known = lately < state.quota / 2, self._chance.share
         if self._chance.refused(self._rate(now), calm=self._is_calm(started), below=below):
@@ -109,7 +110,8 @@ class QuotaRate:
         was_steady = rate < math.inf and now - state.cut_at >= unit
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
-        found = (max(measured, lately) if share and rate < math.inf else measured) / (1 - share)
+        is_little = share or measured * (now - max(state.cut_at, now - unit)) < self._FEW
+        found = (max(measured, lately) if is_little and rate < math.inf else measured) / (1 - share)
         state.quota = found if math.isinf(rate) else min(rate, max(found, self._LARGEST_CUT * rate))
         early = now - state.cut_at < self._EARLY * unit and state.quota > (self._LARGEST_CUT + 0.01) * rate
         state.cut_at = state.next_at = state.known_since = now
@@ -118,13 +120,20 @@ class QuotaRate:
         part = 1 / (1 + len(self._board.others))
         self._settling = _Settling(started, now, part, state.quota, was_steady=was_steady)
 
+    def _teaches(self, now: float, started: float) -> bool:
+        """Whether a refusal says how much is accepted: where nothing was lately, others have used up the quota."""
+        board = self._board
+        if started <= board.state.known_since or not board.state.accepts:
+            return False
+        return now - self.accepted_at <= self._unit() or board.accepted > self._totals[-1][1]
+
     def hold(self) -> None:
         """Refusals teach nothing new before anything is accepted again."""
         self._board.state.accepts = 0.0
 
     def all_refused(self, now: float, started: float) -> None:
         """Many in a row are refused, this one the last: that is no chance."""
-        if started > self._board.state.known_since and self._board.state.accepts:
+        if self._teaches(now, started):
             self._cut(now, started, self._accepted_since(now - self._unit(), now))
 
     def _settle(self, settling: _Settling, now: float, started: float, *, accepted: bool) -> None:

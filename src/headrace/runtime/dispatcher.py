@@ -161,7 +161,8 @@ class Dispatcher:
             for call in self._waiting.remove_all():  # the budget is spent
                 self._deliver(call, usage.error)
         self._limit.client_is_busy = self._event_loop.is_busy()
-        ready = 0 if self._first in self._paused and not self._record.has_answered else len(self._waiting)
+        all_wait = self._first in self._paused and not self._record.has_answered
+        ready = 0 if all_wait else len(self._waiting)
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
             call = self._waiting.take(newest=began is not None and self._limit.is_down)
@@ -175,8 +176,8 @@ class Dispatcher:
             self._alarm.set(now + max(again, _SHORTEST_WAIT_SECS))
         self._needs_wakeup = not self._waiting
         self.room = 2 * self._limit.limit + _WAITING
-        if self._limit.is_throttled != (self._throttled[1] is not None):
-            self._throttled = self.throttled_secs(), now if self._limit.is_throttled else None
+        if (is_throttled := all_wait or self._limit.is_throttled) != (self._throttled[1] is not None):
+            self._throttled = self.throttled_secs(), now if is_throttled else None
 
     def _note_outage(self, now: float, began: float | None) -> None:
         """Tells of an outage, and gives up on what has waited for too long for an endpoint that answers nothing."""
@@ -261,15 +262,9 @@ class Dispatcher:
         self._tasks.pop(call, None)
         self._last_error = error
         now = self._loop.time()
-        self._limit.finished(
-            now,
-            started,
-            judgement.verdict,
-            retry_after=judgement.delay_secs,
-            size=len(call.batch.elements),
-            tokens=report.tokens,
-            has_failed=call.failures > 0,
-        )
+        verdict, size, tokens = judgement.verdict, len(call.batch.elements), report.tokens
+        has_failed, secs = call.failures > 0, judgement.delay_secs
+        self._limit.finished(now, started, verdict, retry_after=secs, size=size, tokens=tokens, has_failed=has_failed)
         if report.allowances:
             self._limit.observe_headers(now, report.allowances)
 
@@ -318,7 +313,8 @@ class Dispatcher:
                 self._named_until = now + judgement.delay_secs
         if judgement.waits:
             call.refusals += 1
-            longest = _REFUSED_SECS if judgement.verdict is Verdict.REFUSED else _UNAVAILABLE_SECS
+            others_ask = judgement.verdict is Verdict.REFUSED and self._record.has_answered
+            longest = judgement.delay_secs or (_REFUSED_SECS if others_ask else _UNAVAILABLE_SECS)
             pause = pause_before_retry(call.refusals, first=0.1, longest=longest)
         else:
             call.failures += 1
