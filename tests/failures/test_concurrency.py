@@ -33,7 +33,7 @@ def small_bucket(quota):
         (small_bucket, 1000, 20, 0.02, {}),
         (TokenBucket, 1000, 30, 0.02, {}),
         (TokenBucket, 200, 60, 0.02, {}),
-        (TokenBucket, 400, 60, 0.08, {"clients": 4}),
+        (TokenBucket, 400, 60, 0.15, {"clients": 4}),
         (Windows, 400, 60, 0.025, {"clients": 4}),
         (partial(TokenBucket, burst=5), 1, 1200, 0.05, {"latency": lambda rng: 1.0}),
         (small_bucket, 200, 40, 0.02, {"bad": 0.3, "verdict": Verdict.DECLINED}),

@@ -33,7 +33,7 @@ class ChanceRefusals:
     """In how many seconds chance alone makes the sum too high once; in how many requests at least, and at most."""
     _LEAST, _GREATEST, _UNKNOWN = 0.005, 0.08, 0.02
     """A lower share counts as none; a greater one is not believed; the share while none is known."""
-    _FUTILE, _DOUBTED, _GREATEST_IF_FUTILE, _FEWEST_IF_FUTILE = 3, -3.0, 0.3, 12
+    _FUTILE, _DOUBTED, _GREATEST_IF_FUTILE, _FEWEST_IF_FUTILE = 3, -3.0, 0.6, 12
     """Early cuts that show a greater share; where they begin later; the greatest; the fewest refusals that show it."""
     _HALVED, _IF_HALVED = 0.5, 0.05
     """Below which part of the quota early cuts show at once, how great a share."""

@@ -43,8 +43,8 @@ class QuotaRate:
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
-    _LARGEST_CUT = 0.5
-    _FEW = 12
+    _LARGEST_CUT, _FEW = 0.5, 4
+    """How much of the rate a cut leaves at least; fewer requests since the last one tell too little."""
     _EARLY, _AHEAD = 2, 3
     """Until which unit a cut is early; how many units of growth are left out after such cuts."""
     _ROUND_TRIPS, _NEWEST = 2, 0.1
@@ -110,8 +110,8 @@ class QuotaRate:
         was_steady = rate < math.inf and now - state.cut_at >= unit
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
-        is_little = share or measured * (now - max(state.cut_at, now - unit)) < self._FEW
-        found = (max(measured, lately) if is_little and rate < math.inf else measured) / (1 - share)
+        is_rough = share or measured * min(now - state.cut_at, unit) < self._FEW
+        found = (max(measured, lately) if is_rough and rate < math.inf else measured) / (1 - share)
         state.quota = found if math.isinf(rate) else min(rate, max(found, self._LARGEST_CUT * rate))
         early = now - state.cut_at < self._EARLY * unit and state.quota > (self._LARGEST_CUT + 0.01) * rate
         state.cut_at = state.next_at = state.known_since = now
