@@ -2,121 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
-import random
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import pytest
 
-from headrace.batching.batcher import Batch
 from headrace.core.errors import EndpointError
-from headrace.failures.endpoint_board import Board
-from headrace.runtime.dispatcher import Dispatcher
-from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
-from virtual_time import EventLoopInTurn, Stuck, Turns
+from virtual_requests import EACH, LATENCY, Failed, Scene
 
-_LATENCY = 0.05
 _BEGINS, _ENDS = 4.0, 34.0
 """Of an outage."""
-_EACH = 0.02
-"""After which time the next element comes."""
-
-
-class Failed(Exception):
-    """As clients raise it."""
-
-    def __init__(self, status, retry_after=0):
-        super().__init__(f"status {status}")
-        self.status_code = status
-        self.retry_after = retry_after
-
-
-class Scene:
-    """What becomes of requests that are submitted one after another.
-
-    Args:
-        error: from an element, the time and how many requests came before to the error of a request, or None.
-        limit: how many requests the machine's other processes have found out that the endpoint takes.
-        options: of ``Rules``.
-    """
-
-    def __init__(self, error, *, num_retries=5, patience=45.0, limit=1.0, **options):
-        random.seed(0)  # of pauses
-        self.error = error
-        self.sent = []
-        """When, and which element."""
-        self.ended = {}
-        """When each element's request was over, and how."""
-        self._underway = 0
-        self._event_loop = EventLoopInTurn(Turns(random.Random(0)))
-        how = (None, num_retries, lambda _: True, patience, None)
-        rules, board = Rules("H.request", self._send, True, False, *how, **options), Board(0.0)
-        board.state.limit = limit
-        self._endpoint = Dispatcher(self._event_loop, rules, board)
-
-    async def _send(self, examples, client):
-        (element,), now, before = examples, self._event_loop.loop.time(), len(self.sent)
-        self.sent.append((now, element))
-        await asyncio.sleep(_LATENCY)
-        if (error := self.error(element, now, before)) is not None:
-            raise error
-        return examples
-
-    def play(self, count, secs=_EACH):
-        """Submits an element now and then, until all are over."""
-        for element in range(count):
-            self._event_loop.loop.call_later(element * secs, self._submit, element)
-        return self._run(count)
-
-    def play_bundle(self, count):
-        """Submits as many elements as a bundle may have on their way, until all are over."""
-        left = iter(range(count))
-
-        def submit():
-            for element in islice(left, max(0, self._endpoint.room - self._underway)):
-                self._submit(element)
-            if len(self.ended) < count:
-                self._event_loop.loop.call_later(0.01, submit)
-
-        self._event_loop.loop.call_soon(submit)
-        return self._run(count)
-
-    def _run(self, count):
-        loop = self._event_loop.loop
-        asyncio.set_event_loop(loop)
-        try:
-            with pytest.raises(Stuck):
-                loop.run_forever()
-        finally:
-            asyncio.set_event_loop(None)
-            loop.close()
-        assert sorted(self.ended) == list(range(count))
-        return self
-
-    def _submit(self, element):
-        self._underway += 1
-        batch = Batch([element], [element], 1)
-        inbox, context = Inbox(), contextvars.copy_context()
-        inbox.put = lambda call: self._end(element, call)
-        self._endpoint.submit(EndpointCall("", batch, None, [element], None, inbox, context))
-
-    def _end(self, element, call):
-        self._underway -= 1
-        self.ended[element] = self._event_loop.loop.time(), call
-
-    @property
-    def secs(self):
-        """When the last one was over."""
-        return max(when for when, _ in self.ended.values())
-
-    @property
-    def failed(self):
-        return {element: call.tries for element, (_, call) in self.ended.items() if call.error}
-
-    def times(self, begin, end):
-        """When requests were sent, between these times."""
-        return [when for when, _ in self.sent if begin <= when < end]
 
 
 def status(*codes):
@@ -155,8 +49,8 @@ def test_outage_is_over_although_probes_are_poison():
 
 def test_outage_longer_than_the_patience_costs_what_waited_for_so_long():
     found = Scene(during_outage(status(500)), patience=10.0).play(2000)
-    assert all(_BEGINS - 1 < element * _EACH < _ENDS for element in found.failed)
-    assert all(found.ended[element][0] - element * _EACH < 25 for element in found.failed)
+    assert all(_BEGINS - 1 < element * EACH < _ENDS for element in found.failed)
+    assert all(found.ended[element][0] - element * EACH < 25 for element in found.failed)
     assert len(found.failed) < 1200
 
 
@@ -164,7 +58,7 @@ def test_outage_longer_than_the_patience_costs_what_waited_for_so_long():
 def test_requests_that_are_bad_themselves_hold_up_nobody(every):
     found = Scene(lambda element, now, before: Failed(500) if element % every == 1 else None).play(1000)
     assert set(found.failed) == {element for element in range(1000) if element % every == 1}
-    assert all(when - element * _EACH < 1 for element, (when, _) in found.ended.items() if element % every != 1)
+    assert all(when - element * EACH < 1 for element, (when, _) in found.ended.items() if element % every != 1)
     assert max(found.failed.values()) in (5, 6)  # fewer once the tokens are spent
 
 
@@ -192,7 +86,7 @@ def test_bad_requests_that_follow_each_other_cost_no_others(count, secs):
 def test_requests_go_one_at_a_time_until_one_is_answered_although_others_have_many_in_flight(code):
     found = Scene(lambda element, now, before: Failed(code) if before < 4 else None, limit=100).play_bundle(50)
     times = [when for when, _ in found.sent]
-    assert all(after - before > 0.9 * _LATENCY for before, after in pairwise(times[:5]))
+    assert all(after - before > 0.9 * LATENCY for before, after in pairwise(times[:5]))
     assert times[-1] < 2
 
 
@@ -218,7 +112,7 @@ def test_request_that_may_not_be_repeated_is_not_repeated_in_an_outage():
 def test_outage_leaves_all_but_the_probes_to_a_fallback():
     found = Scene(during_outage(status(500)), has_fallback=True).play(1000)
     assert len(found.times(_BEGINS + 2, _ENDS)) <= 15
-    waited = [when - element * _EACH for element, (when, _) in found.ended.items() if element in found.failed]
+    waited = [when - element * EACH for element, (when, _) in found.ended.items() if element in found.failed]
     assert max(waited) < 3
     assert len(found.failed) > 700
 
@@ -244,7 +138,7 @@ def test_host_that_was_never_there_is_known_from_the_error_that_the_clients_own_
 def test_log_says_once_that_an_endpoint_is_down_and_once_that_it_answers_again(caplog):
     Scene(during_outage(status(503))).play(2000)
     assert caplog.messages == [
-        f"H.request: the endpoint is down ({__name__}.Failed: status 503). Requests wait until it answers.",
+        "H.request: the endpoint is down (virtual_requests.Failed: status 503). Requests wait until it answers.",
         "H.request: the endpoint answers again.",
     ]
 
@@ -256,7 +150,7 @@ def test_endpoint_that_asks_all_to_wait_is_waited_for_and_the_log_says_so(caplog
     assert not found.failed
     assert 200 < found.secs < 250
     (said,) = caplog.messages
-    why = f"{__name__}.Failed: status 429"
+    why = "virtual_requests.Failed: status 429"
     assert said == f"H.request: the endpoint asks to wait for 200 s ({why}); such requests wait."
 
 

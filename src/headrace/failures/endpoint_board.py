@@ -84,6 +84,8 @@ class EndpointState(ctypes.Structure):
     rounds: float
     full: float
     """The limit to go back to after a look; 0: this is no look."""
+    peak: float
+    """The highest limit since the last look."""
     size_class: float
     """The bit length of the number of elements in a request."""
     turned_at: float

@@ -48,8 +48,9 @@ class LatencyLimit:
     for a round trip, and beyond 75, 8 % of the limit if that takes 50 ms, up to all of it if it takes longer. Once
     latency rises, each round of answers sets the limit to ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 *
     alone / latency)``: the gradient of Netflix's concurrency-limits. ``latency`` is the round's mean, and ``alone``
-    that of an endpoint at which little waits. It follows lower means, and is measured anew now and then, in a round at
-    a third of the limit. A round that uses less than half of the limit says nothing about it.
+    that of an endpoint at which little waits. It follows lower means, and is measured anew in a round at a third of the
+    limit: now and then, and once the limit has fallen to half; if the endpoint itself is slower, that is undone. A
+    round that uses less than half of the limit says nothing about it.
 
     If this process computes all the time, the requests in flight wait for it, and more of them would only make HTTP
     clients slower. Then the limit does not grow, and falls if the latency is more than a fifth above ``alone``.
@@ -66,6 +67,8 @@ class LatencyLimit:
     """How many more: for an answer, for as many answers as the limit, and for each second that an answer takes."""
     _BETWEEN_LOOKS = 50
     """Rounds between two that measure the endpoint with a third of the requests."""
+    _FALLEN = 0.5
+    """Below what part of the highest limit since then one comes at once: the endpoint may be slower for good."""
 
     def __init__(self, board: Board, most: int) -> None:
         self._board = board
@@ -77,7 +80,7 @@ class LatencyLimit:
         """Begins again with a single request: the endpoint is not what it was."""
         state = self._board.state
         state.limit, state.begins = 1.0, 1.0
-        state.alone = state.rounds = state.full = 0.0
+        state.alone = state.rounds = state.full = state.peak = 0.0
         self._turn(now)
 
     def started(self, in_flight: int) -> None:
@@ -127,7 +130,10 @@ class LatencyLimit:
         if not state.alone:
             state.alone = mean
         elif state.full:
-            state.limit, state.full, state.alone = state.full, 0.0, mean
+            if state.full < self._FALLEN * state.peak and mean > self._TOLERANCE * state.alone:
+                state.full, state.begins = state.peak, 1.0
+            state.peak = state.limit = state.full
+            state.full, state.alone = 0.0, mean
         elif used:
             self._adapt(mean, is_busy=is_busy)
         self._turn(now)
@@ -144,7 +150,10 @@ class LatencyLimit:
         gradient = min(1.0, tolerance * state.alone / latency)
         if gradient < 1:
             state.begins = 0.0
+        state.peak = max(state.peak, state.limit)
         state.limit = max(1.0, min(max(0.5, gradient) * state.limit + more, self._bound()))
-        state.rounds += not is_busy  # then fewer in flight would only waste time
-        if not is_busy and state.rounds % self._BETWEEN_LOOKS == 0 and state.limit > 3:
-            state.full, state.limit = state.limit, state.limit / 3
+        if is_busy:  # then fewer in flight would only waste time
+            return
+        state.rounds += 1
+        if state.rounds >= self._BETWEEN_LOOKS or state.limit < self._FALLEN * state.peak:
+            state.rounds, state.full, state.limit = 0.0, state.limit, max(1.0, state.limit / 3)

@@ -63,8 +63,8 @@ class Judgement(NamedTuple):
         return self._replace(verdict=Verdict.UNAVAILABLE) if self.verdict is Verdict.FAILED else self
 
     def within(self, longest_secs: float) -> Judgement:
-        """The same, unless the endpoint asks to wait for longer: then the request is given up."""
-        return self if self.delay_secs <= longest_secs else self._replace(retries=False, delay_secs=0.0)
+        """The same, unless the endpoint asks to wait for longer: it is as good as down then, and no retry worth it."""
+        return self if self.delay_secs <= longest_secs else Judgement(Verdict.UNAVAILABLE, retries=False, delay_secs=0)
 
     @property
     def waits(self) -> bool:

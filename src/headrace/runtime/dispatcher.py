@@ -183,8 +183,8 @@ class Dispatcher:
         """Tells of an outage, and gives up on what has waited for too long for an endpoint that answers nothing."""
         self._log.note(is_down=self._limit.is_down, error=self._last_error)
         if began is not None:
-            patience, since = self.rules.patience_secs, max(began, self._named_until)
-            self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, since) + patience))
+            longest, since = self.rules.longest_wait(is_refused=not self._limit.is_down), max(began, self._named_until)
+            self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, since) + longest))
 
     def _patience(self, now: float) -> float:
         """Seconds until what waits is left to a fallback. A quota may be free again soon, an outage is one at once."""
@@ -306,7 +306,7 @@ class Dispatcher:
         if self._limit.is_down and self.rules.num_retries:  # 0: nothing that may have been billed is sent again
             judgement = judgement.while_down()
         if math.isinf(call.deadline):
-            call.deadline = now + self.rules.patience_secs
+            call.deadline = now + self.rules.longest_wait(is_refused=judgement.verdict is Verdict.REFUSED)
         if judgement.delay_secs and not self.rules.has_fallback:  # it is no request's fault, sent or not
             call.deadline += judgement.delay_secs
             if self._named_until < (self._limit.outage_began or now):

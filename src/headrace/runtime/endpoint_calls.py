@@ -35,6 +35,8 @@ from headrace.runtime.usage_meter import UsageMeter, meter_of
 
 _MOST_TASKS, _MOST_THREADS = 1000, 256
 """How many requests may be in flight if they run in the event loop, and on threads."""
+_QUOTA_WAITS = 3
+"""How many times as long as for an endpoint that is down requests wait for a quota: many are counted by the minute."""
 
 
 class Rules(NamedTuple):
@@ -75,6 +77,10 @@ class Rules(NamedTuple):
     """Its name at the endpoint, if the handler says."""
     gen_ai: tuple[str, str] = ("", "")
     """As the handler's."""
+
+    def longest_wait(self, *, is_refused: bool) -> float:
+        """Seconds that a request waits for an endpoint that answers none, or refuses it. A fallback is there sooner."""
+        return self.patience_secs * (_QUOTA_WAITS if is_refused and not self.has_fallback else 1)
 
     def new_limit(self, now: float, board: Board | None) -> ConcurrencyLimit | FixedLimit:
         """How many requests may be in flight, and how fast they follow each other."""
