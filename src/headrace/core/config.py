@@ -203,7 +203,8 @@ class RetryConfig:
     attempts: int = 3
     """Attempts in total, the first included; 1: no retry."""
     timeout_secs: float = 45.0
-    """No retry of any part of a batch starts later than this many seconds after the batch first failed."""
+    """No retry of any part of a batch starts later than this many seconds after the batch first failed; three times as
+    many if an endpoint refused it (429), since many quotas are counted by the minute."""
     retryable: Callable[[BaseException], bool] | None = None
     """Whether an exception is transient. None: lost connections, timeouts, errors with an HTTP or gRPC status that says
     so (429, 503, UNAVAILABLE, ...), and exceptions whose attribute ``retryable`` is True."""
