@@ -124,9 +124,19 @@ def test_request_that_is_declined_ends_a_pause_after_refusals():
     assert limit.outage_began is None
 
 
-def test_endpoint_that_becomes_slower_for_good_is_asked_as_often_as_it_answers_side_by_side():
-    endpoint = SimulatedEndpoint(most=20, latency=lambda _: LATENCY * (4 if len(endpoint.accepted) > 4000 else 1))
-    assert endpoint.run(60).rate(50, 60) >= 0.95 * 20 / (4 * LATENCY)
+@pytest.mark.parametrize("processes", [1, 4])
+@pytest.mark.parametrize("factor", [2.5, 20])
+def test_endpoint_that_becomes_slower_for_good_is_asked_as_often_as_it_answers_side_by_side(factor, processes):
+    latency = lambda _: LATENCY * (factor if len(endpoint.accepted) > 4000 else 1)  # noqa: E731
+    endpoint = SimulatedEndpoint(most=20, latency=latency, processes=processes)
+    assert endpoint.run(60).rate(50, 60) >= 0.95 * 20 * processes / (factor * LATENCY)
+
+
+@pytest.mark.parametrize("processes", [1, 4])
+def test_quota_that_others_have_used_up_is_probed_and_used_as_soon_as_it_is_renewed(processes):
+    found = SimulatedEndpoint(small_bucket(steps((0, 0), (8, 400))), processes=processes).run(20)
+    assert sum(time < 8 for time in found.refused) <= 15 * processes
+    assert found.rate(10, 20) >= 0.9 * 400
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
