@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headrace import SKIP, BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, Stage
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped
 from headrace.core.result import Skipped
-from headrace.runtime.background import BackgroundThread
+from headrace.runtime.local_executor import BackgroundThread
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from toys import fixed

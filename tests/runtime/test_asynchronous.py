@@ -22,7 +22,7 @@ from headrace import (
     predict,
 )
 from headrace.core.events import BatchRetried, RequestsThrottled
-from headrace.runtime.request_executor import InFlightDedup
+from headrace.runtime.remote_executor import InFlightDedup
 from http_endpoint import (
     Answer,
     AsyncRemote,

@@ -8,12 +8,10 @@ adapters (beam/, local/, jobs/)
         '- placement.py      HostedWorker: the model is in a host process
         |
     bundle.py  ->  queues.py  ->  executor, one of
-        InlineExecutor     (bundle.py)          ->  steps.py (operations.py)  ->  handler
-        BackgroundExecutor (background.py: the same on a second thread, where that is faster)
-        HostExecutor       (host_executor.py)   ->  hosted_models.py  = messages.py =>  request_handler.py in the host:
-                                                                              Worker and steps.py
-        RequestExecutor    (request_executor.py) -> dispatcher.py (endpoint_calls.py, endpoints.py);
-                           of an engine in a host hosted_engine.py  = messages.py =>  engine_host.py
+        LocalExecutor   ->  steps.py (operations.py)  ->  handler, here or on a second thread, where that is faster
+        HostExecutor    ->  hosted_models.py  = messages.py =>  request_handler.py in the host: Worker and steps.py
+        RemoteExecutor  ->  dispatcher.py (endpoint_calls.py, endpoints.py);
+                            of an engine in a host hosted_engine.py  = messages.py =>  engine_host.py
     fallback.py      a second worker, for what the first one's models cannot do
     switching_worker.py, refresh.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:

@@ -15,7 +15,6 @@ from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch, queues_for
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.steps import Steps
 
 
 class Executor(Protocol):
@@ -24,9 +23,6 @@ class Executor(Protocol):
     The bundle does not ask how many batches are in flight, or in which order they end: the executor may have one or a
     thousand. Both methods raise exceptions that the session does not catch.
     """
-
-    preprocess_here: bool
-    """Whether the bundle preprocesses elements before it queues them; else that happens where the model is."""
 
     def submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
         """Runs or starts a batch of the named model; returns the outcomes, of any batch, that are ready.
@@ -38,19 +34,6 @@ class Executor(Protocol):
     def collect(self) -> Iterable[Outcome]:
         """Waits for the batches in flight; returns their outcomes."""
         ...
-
-
-class InlineExecutor:
-    """Runs each batch at once, on the bundle's thread."""
-
-    preprocess_here = True
-
-    def __init__(self, steps: Steps) -> None:
-        self.submit = steps.run
-
-    def collect(self) -> Iterable[Outcome]:
-        """Nothing is in flight."""
-        return ()
 
 
 class AnyBundle(Protocol):
@@ -88,7 +71,7 @@ class Bundle:
         self._executor = executor
         self._observer = observer
         self._operations = Operations(spec, observer)
-        self._preprocesses = bool(spec.plan.preprocess) and executor.preprocess_here
+        self._preprocesses = bool(spec.plan.preprocess) and not spec.preprocesses_in_hosts
         self._queues = queues_for(spec.plan, session.queue_sizes, session.resident)
         self._usage = session.usage if session.usage is not None and session.usage.may_be_over else None
         self.spent = False

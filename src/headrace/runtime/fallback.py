@@ -127,7 +127,6 @@ class BypassExecutor:
     """
 
     def __init__(self, executor: Executor, spec: SessionSpec, session: InferenceSession) -> None:
-        self.preprocess_here = executor.preprocess_here
         self.collect = executor.collect
         self._executor = executor
         self._plan = spec.plan

@@ -87,7 +87,6 @@ class HostExecutor:
         self._observer = observer
         self._infers = infers
         self._ready = ready
-        self.preprocess_here = not spec.isolated
         self._in_one_request = bool(self._plan.preprocess) and spec.isolated and not preprocesses_first(spec)
         self._operations = Operations(spec, observer)
         self._tasks: deque[_Task] = deque()

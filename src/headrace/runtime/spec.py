@@ -110,6 +110,11 @@ class SessionSpec:
         """Whether the models are engines, and in hosts, which take requests one by one."""
         return self.isolated and bool(self.plan.concurrent)
 
+    @property
+    def preprocesses_in_hosts(self) -> bool:
+        """Whether elements are preprocessed where their model is; else bundles do it, before they queue them."""
+        return self.isolated and not self.has_engines_in_hosts
+
     def copies_of(self, name: Any) -> int:
         """The number of hosts of a model that lives in hosts; a model with more than one always does."""
         if name not in self.shared:

@@ -8,15 +8,15 @@ from typing import Any
 
 from headrace.core.events import Observer
 from headrace.failures.retry import is_retryable
-from headrace.runtime.background import BackgroundExecutor, BackgroundThread
-from headrace.runtime.bundle import AnyBundle, Bundle, Executor, InlineExecutor
+from headrace.runtime.bundle import AnyBundle, Bundle, Executor
 from headrace.runtime.fallback import BypassExecutor, FallbackBundle, WithoutFailures
+from headrace.runtime.local_executor import BackgroundThread, LocalExecutor
 from headrace.runtime.operations import catches, check_device
 from headrace.runtime.plan import ONLY, Plan
-from headrace.runtime.request_executor import RequestExecutor, RoutedExecutor
+from headrace.runtime.remote_executor import RemoteExecutor
 from headrace.runtime.session import InferenceSession, close_session, open_session
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.steps import ModelAccess, Steps
+from headrace.runtime.steps import ModelAccess
 
 
 class AnyWorker(ABC):
@@ -98,7 +98,7 @@ class Worker(AnyWorker):
     cannot be loaded for a transient reason that the session catches, batches fail with it until it can.
     """
 
-    _requests: RequestExecutor | None = None
+    _requests: RemoteExecutor | None = None
     _background: BackgroundThread
 
     def bundle(self, observer: Observer) -> AnyBundle:
@@ -108,17 +108,12 @@ class Worker(AnyWorker):
         return self._bundle(observer, self._executor)
 
     def _executor(self, observer: Observer) -> Executor:
-        concurrent = self.plan.concurrent
         self._abandon_requests()
-        self._requests = RequestExecutor(self.access, observer, self._throttled_secs) if concurrent else None
-        if self._requests is not None and len(concurrent) == len(self.plan.models):
-            return self._requests
-        executor: Executor
-        if self.plan.batching.overlap:
-            executor = BackgroundExecutor(self.access, self._background, observer)
-        else:
-            executor = InlineExecutor(Steps(self.access, observer))
-        return executor if self._requests is None else RoutedExecutor(self._requests, concurrent, executor)
+        local = LocalExecutor(self.access, observer, self._background if self.plan.batching.overlap else None)
+        if not self.plan.concurrent:
+            return local
+        self._requests = RemoteExecutor(self.access, observer, local, self._throttled_secs)
+        return self._requests
 
     def ready(self) -> None:
         """Returns at once: opening it has loaded the model."""

@@ -1,4 +1,4 @@
-"""A worker's background thread: the model computes there while the bundle's thread collects elements, if that pays."""
+"""Runs batches in this process: on the bundle's thread, or on a second one where that is faster."""
 
 from __future__ import annotations
 
@@ -194,18 +194,20 @@ class BackgroundThread:
             log.has_loaded = self._access.loads > loads
 
 
-class BackgroundExecutor:
-    """An executor that runs batches on a second thread while the bundle's collects elements, where that is faster.
+class LocalExecutor:
+    """An executor that runs each batch at once, or on a second thread while the bundle's collects elements.
 
     Batches of sizes that are still being learnt run here, alone. Those that waited for their model are no measure.
     Outcomes are in the order in which batches formed, whichever thread ran them.
+
+    Args:
+        thread: the second one, where options allow it.
     """
 
-    preprocess_here = True
     _IN_FLIGHT = 2
-    """How many batches may be in flight: one running, one waiting."""
+    """How many batches may be in flight on the second thread: one running, one waiting."""
 
-    def __init__(self, access: ModelAccess, thread: BackgroundThread, observer: Observer) -> None:
+    def __init__(self, access: ModelAccess, observer: Observer, thread: BackgroundThread | None) -> None:
         self._access = access
         self._thread = thread
         self._steps = Steps(access, observer)
@@ -215,14 +217,16 @@ class BackgroundExecutor:
         """When the last batch ended, or else when the bundle began."""
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
-        """Runs a batch on the second thread if that is faster, and returns the outcomes that are ready."""
+        """Runs a batch, on the second thread if that is faster, and returns the outcomes that are ready."""
+        if self._thread is None:
+            return self._steps.run(name, batch)
         policy, model = self._thread.policy, self._access.session.models[name]
         is_known = model.sizes.knows(model.size_of(batch))
         if is_known and policy.next_in_background():
-            outcomes = self._collect(self._IN_FLIGHT - 1)
+            outcomes = self.collect(self._IN_FLIGHT - 1)
             self._tasks.append(self._thread.submit(name, batch))
-            return outcomes + self._collect(self._IN_FLIGHT)
-        outcomes = self._collect(0) if self._tasks else []
+            return outcomes + self.collect(self._IN_FLIGHT)
+        outcomes = self.collect() if self._tasks else []
         computed, loads = self._access.computed, self._access.loads
         outcomes += self._steps.run(name, batch)
         before, self._last_end = self._last_end, self._time_ns()
@@ -230,14 +234,11 @@ class BackgroundExecutor:
             policy.record_inline(batch.total, self._access.computed - computed, (self._last_end - before) / 1e9)
         return outcomes
 
-    def collect(self) -> list[Outcome]:
-        """Waits for the batches in flight; returns their outcomes."""
-        return self._collect(0)
-
-    def _collect(self, most: int) -> list[Outcome]:
-        """Outcomes that are ready; waits until at most ``most`` batches are in flight."""
+    def collect(self, most: int = 0) -> list[Outcome]:
+        """Waits until at most so many batches are in flight; returns the outcomes that are ready."""
         outcomes: list[Outcome] = []
         while self._tasks and (len(self._tasks) > most or self._tasks[0].future.done()):
+            assert self._thread is not None
             task = self._tasks.popleft()
             outcomes += self._thread.collect(task, self._steps)
             before, self._last_end = self._last_end, self._time_ns()

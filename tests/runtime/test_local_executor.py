@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace import BatchingConfig, KeyedModelHandler, KeyModelMapping, ModelHandler
 from headrace.core.events import BatchCompleted, ElementFailed
 from headrace.core.phases import Phase, during, phase_of
-from headrace.runtime.background import AdaptiveOverlap, BackgroundThread
+from headrace.runtime.local_executor import AdaptiveOverlap, BackgroundThread
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
@@ -109,7 +109,7 @@ def test_who_writes_outcomes_and_waits_for_them_does_not_write(worker, backgroun
 
     phases = []
     waiting = lambda futures: phases.append(phase_of(sys._getframe())) or wait(futures)  # noqa: E731 - one line
-    monkeypatch.setattr("headrace.runtime.background.wait", waiting)
+    monkeypatch.setattr("headrace.runtime.local_executor.wait", waiting)
     bundle = worker.bundle(Told())
     bundle.add(1, 1)
     handler.allow(1)

@@ -1,11 +1,10 @@
-"""Runs a bundle's batches as requests, many side by side; their outcomes leave as they come."""
+"""Runs a bundle's batches elsewhere, many side by side; their outcomes leave as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from queue import Empty
 from typing import Any
 
@@ -16,12 +15,11 @@ from headrace.core.phases import Phase, during
 from headrace.core.remote import ElementFailure
 from headrace.core.request_context import RowCost, request_context
 from headrace.core.result import Caught, Outcome
-from headrace.runtime.bundle import Executor
 from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import EndpointCall, Inbox
+from headrace.runtime.local_executor import LocalExecutor
 from headrace.runtime.operations import catches
 from headrace.runtime.queues import AnyBatch
-from headrace.runtime.session import InferenceSession
 from headrace.runtime.steps import ModelAccess, Steps
 
 NamedBatch = tuple[Any, Batch]
@@ -61,44 +59,41 @@ class InFlightDedup:
                 self.resumed += self._waiting.pop(key, ())
 
 
-class _Dispatchers(dict[Any, Dispatcher]):
-    """Those of a session's models that a bundle has asked for, by name."""
-
-    def __init__(self, session: InferenceSession) -> None:
-        self._session = session
-
-    def __missing__(self, name: Any) -> Dispatcher:
-        assert self._session.endpoints is not None
-        self[name] = dispatcher = self._session.endpoints.of(name)
-        return dispatcher
-
-
-class RequestExecutor:
+class RemoteExecutor:
     """An executor that hands batches to dispatchers, and waits only if too many are on their way.
 
     Outcomes are in the order in which requests end. Events are reported by the bundle's thread.
 
     Args:
+        local: runs the batches of those models that send no requests.
         throttled_secs: of the worker, by namespace: what was waited for endpoints and not reported yet, as only whole
             seconds are.
     """
 
-    preprocess_here = True
-
-    def __init__(self, worker: ModelAccess, observer: Observer, throttled_secs: dict[str, float]) -> None:
+    def __init__(
+        self, worker: ModelAccess, observer: Observer, local: LocalExecutor, throttled_secs: dict[str, float]
+    ) -> None:
         self._worker = worker
+        self._local = local
         self._observer = observer
         self._throttled_secs = throttled_secs
         self._steps = Steps(worker, observer)
         self._session = worker.session
+        assert worker.session.endpoints is not None
+        self._endpoints = worker.session.endpoints
         self._inbox = Inbox()
         self._calls: set[EndpointCall] = set()
         self._dedup = InFlightDedup()
         self._unsent: BudgetError | None = None
-        self._dispatchers = _Dispatchers(worker.session)
+        self._dispatchers: dict[Any, Dispatcher] = {}
+        """Those of the models that the bundle has had batches for, by name."""
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Starts a request; returns the outcomes that are ready. Waits if too many are on their way."""
+        if name not in self._worker.plan.concurrent:
+            return self._local.submit(name, batch)
+        if name not in self._dispatchers:
+            self._dispatchers[name] = self._endpoints.of(name)
         outcomes = self._start(name, batch)
         room = self._dispatchers[name].room if self._calls else 1
         while len(self._calls) >= room or not self._inbox.empty():
@@ -169,6 +164,7 @@ class RequestExecutor:
         Raises:
             BudgetError: at the end, if the budget was spent before all were sent.
         """
+        yield from self._local.collect()
         while self._calls or self._dedup.resumed:
             yield from self._start_resumed()
             if self._calls:
@@ -206,12 +202,11 @@ class RequestExecutor:
 
     @during(Phase.ANSWERS)
     def _wait(self) -> EndpointCall | None:
-        usage, endpoints = self._session.usage, self._session.endpoints
+        usage = self._session.usage
         while usage is None or not usage.is_late:
             with suppress(Empty):
                 return self._inbox.get(timeout=_LOOK_SECS)
-            assert endpoints is not None
-            endpoints.check()
+            self._endpoints.check()
         return None
 
     def _settle(self, call: EndpointCall) -> list[Outcome]:
@@ -271,21 +266,3 @@ class RequestExecutor:
         if isinstance(error, EndpointError | HostStartError) or not catches(self._worker.spec, error, name):
             raise error
         return self._steps.settle(name, batch, Caught.of(error), tries)
-
-
-class RoutedExecutor:
-    """Runs the batches of some models as requests, and those of the others as another executor does."""
-
-    def __init__(self, requests: RequestExecutor, names: Collection[Any], others: Executor) -> None:
-        self.preprocess_here = others.preprocess_here
-        self._requests = requests
-        self._names = names
-        self._others = others
-
-    def submit(self, name: Any, batch: AnyBatch) -> Sequence[Outcome]:
-        """As ``Executor.submit``."""
-        return self._requests.submit(name, batch) if name in self._names else self._others.submit(name, batch)
-
-    def collect(self) -> Iterable[Outcome]:
-        """As ``Executor.collect``."""
-        return chain(self._others.collect(), self._requests.collect())
