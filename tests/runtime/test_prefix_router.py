@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.runtime import engine_copies
-from headrace.runtime.engine_copies import PrefixRouter
+from headrace.runtime import engines
+from headrace.runtime.engines import PrefixRouter
 
-BLOCK = engine_copies._BLOCK
+BLOCK = engines._BLOCK
 DOCUMENTS = [letter * 10 * BLOCK for letter in "abcdefgh"]
 BOTH = [True, True]
 
@@ -76,7 +76,7 @@ def test_what_has_no_beginning_goes_to_copies_in_turn(prefix):
 
 
 def test_what_is_remembered_is_bounded_and_common_beginnings_are_forgotten_last(monkeypatch):
-    monkeypatch.setattr(engine_copies, "_REMEMBERED", 12)
+    monkeypatch.setattr(engines, "_REMEMBERED", 12)
     router = PrefixRouter(2, slack=1000)
     first = router.choose(DOCUMENTS[0], [0, 0], BOTH)
     for document in DOCUMENTS[1:6]:

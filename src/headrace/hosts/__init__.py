@@ -5,10 +5,10 @@ client: worker process or manager           fork server (per session or model)  
 client.ModelHosts
   connection.HostConnection <-- ipc.channel.Link: frames; progress page ----------> host.serve
       |                                                                             |
-  provider.HostProvider, one of:                                                 host.RequestHandler:
-    machine/lease, for shared hosts                                              runtime/request_handler
-    fork_server_client -------------------> fork_server ---------- fork -------> (inherits modules and weights)
-      fork_server_process                     preloads, forks, reaps
+  provider.HostProvider, one of:                                                 host.RequestHandler, such as
+    machine/lease, for shared hosts                                              runtime/request_handler: in turn
+    fork_server_client -------------------> fork_server ---------- fork -------> runtime/engine_handler: side_by_side
+      fork_server_process                     preloads, forks, reaps             (they inherit modules and weights)
       SPARE: one that imports ahead
 output.OutputReader <---------------------- output.redirect_output <------------ prints and log records
 

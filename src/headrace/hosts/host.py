@@ -6,20 +6,22 @@ import os
 import pickle
 import select
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from headrace.core.files import keep_copies, kept_copies
-from headrace.hosts.provider import ClientChannel
+from headrace.hosts.client import client_of
+from headrace.hosts.provider import ClientChannel, Exclusive, Withdrawal
+from headrace.hosts.side_by_side import SideBySide
 from headrace.ipc.channel import LONGEST_INLINE, Channel, Content, Frame, Link, Outgoing
-from headrace.ipc.codec import Columns, Message, decode, encode
+from headrace.ipc.codec import Columns, Decoded, Message, decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.segment import Segment
 from headrace.ipc.weights_file import NotMappableError, WeightsLayout, export
 from headrace.models.memory import peak_bytes
 
-Send: TypeAlias = Callable[[int, Sequence[bytes | bytearray]], None]
 _LONGEST_STALL_SECS = 10.0
 """How long a client may be stopped in the middle of a message, while others wait; the owner may be for ever."""
 _MOST_COPIES = 4
@@ -64,7 +66,11 @@ class Response(NamedTuple):
     files: Sequence[int] = ()
     """Descriptors to attach; closed here once sent."""
     is_last: bool = False
-    """Whether the host exits after this response, without processing further requests."""
+    """Whether the host is of no more use: it exits after this response, or is killed by the client that gets it."""
+
+
+Later: TypeAlias = Callable[[], Awaitable[Response]]
+"""Answers a request side by side with others; called on the event loop's thread."""
 
 
 class RequestHandler(ABC):
@@ -73,12 +79,12 @@ class RequestHandler(ABC):
     Errors that a client should see are part of the response, not raised.
     """
 
-    is_side_by_side = False
-    """Whether ``begin`` takes requests by now; then it also marks the progress page."""
+    side_by_side: SideBySide | None = None
+    """What requests share that are answered side by side, once there may be some. Then it marks the progress page."""
 
     @abstractmethod
-    def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response:
-        """Processes one request; marks each operation on ``progress``."""
+    def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response | Later:
+        """Processes one request; marks each operation on ``progress``. Or returns what will do so, beside others."""
 
     @abstractmethod
     def unreadable(self, error: Exception) -> Response:
@@ -88,25 +94,11 @@ class RequestHandler(ABC):
     def unsendable(self, answer: Response, error: Exception) -> Response:
         """A response to send instead of ``answer``, which cannot be pickled."""
 
-    def begin(self, number: int, content: memoryview, progress: Progress, send: Send) -> bool:
-        """Begins to answer a request side by side with others, or returns False if it is to be answered in turn.
-
-        Args:
-            number: of the call.
-            content: the request.
-            progress: to mark from now on.
-            send: sends the response, in pieces, with the call's number; any thread may.
-        """
-        return False
-
-    def leave(self, number: int) -> None:  # noqa: B027 - there may be nothing to do
-        """Drops the requests of the client that made this call, which has left."""
-
     def exports(self, work: Any) -> Any:
         """The model that ``work`` loaded, to be exported for ``attach`` in other processes; None if loading failed."""
         return None
 
-    def attach(self, work: Any, value: Any) -> None:  # noqa: B027 - as above
+    def attach(self, work: Any, value: Any) -> None:  # noqa: B027 - there may be nothing to do
         """Takes a model that another process has exported, instead of loading it."""
 
     def close(self) -> None:  # noqa: B027 - as above
@@ -114,7 +106,7 @@ class RequestHandler(ABC):
 
 
 def serve(request_handler: RequestHandler, channel: Channel, progress_file: int) -> None:
-    """Serves the owner and the clients that it introduces: one request at a time, but for those to an engine.
+    """Serves the owner and the clients that it introduces: one request at a time, or side by side.
 
     Returns when the owner (``channel``) has closed its connection, or after a response with ``is_last``. Closes the
     request handler, unless its model was exported, which destroys it here. Takes ownership of ``progress_file``.
@@ -150,7 +142,7 @@ class _Client:
     def __init__(self, request_handler: RequestHandler, progress: Progress, channel: Channel) -> None:
         self._request_handler = request_handler
         self._outgoing: Outgoing | None = None
-        """What is sent side by side."""
+        """Sends everything, once requests are answered side by side."""
         self._latest = 0
         """The number of the latest call."""
         self._progress = progress
@@ -176,29 +168,24 @@ class _Client:
             return files
         request = Frame(*received)
         self._latest = request.call
-        if not self._request_handler.is_side_by_side:
+        if self._request_handler.side_by_side is None:
             self._progress.begin(request.call)
         is_here = True
         try:
-            content = None if request.content is None else memoryview(request.content)
-            if content is None or not self._request_handler.begin(request.call, content, self._progress, self._send):
-                self._handle(request, files)
+            self._handle(request, files)
         except ConnectionError:  # the client left without waiting for the response
             is_here = False
-        if not self._request_handler.is_side_by_side:
+        if self._request_handler.side_by_side is None:
             self._progress.end()  # only now: if the host dies before it has responded, this request is at fault
         return [] if is_here else None
 
     def close(self) -> None:
         """Closes the connection."""
-        self._request_handler.leave(self._latest)
-        if self._outgoing is not None:
+        if self._outgoing is not None and self._request_handler.side_by_side is not None:
+            client = client_of(self._latest)
+            self._request_handler.side_by_side.drop(lambda number: client_of(number) == client)
             self._outgoing.end()
         self._channel.close()
-
-    def _send(self, number: int, pieces: Sequence[bytes | bytearray]) -> None:
-        self._outgoing = self._outgoing or Outgoing(self._channel)
-        self._outgoing.send(number, pieces)
 
     def _handle(self, request: Frame, files: list[int]) -> None:
         if request.dropped:
@@ -207,11 +194,18 @@ class _Client:
             self._link.own.give_back(*self._unread.pop(call))
         is_kept: Callable[[], bool] | None = None
         if request.content is not None:
-            message, more = self._answer(memoryview(request.content), own=True)
+            answer = self._answer(request.call, memoryview(request.content), own=True)
         else:
             memory, is_kept = self._link.peers.segment(request.segment, files).lend(request.size)
-            message, more = self._answer(memory, own=False)
+            answer = self._answer(request.call, memory, own=False)
             del memory
+        if answer is None:
+            return
+        message, more = answer
+        del answer
+        if self._outgoing is not None:
+            self._outgoing.send(request.call, message.content())
+            return
         try:
             size = message.nbytes
             if size <= LONGEST_INLINE and not request.flag:
@@ -226,30 +220,72 @@ class _Client:
             for file in more:
                 os.close(file)
 
-    def _answer(self, memory: memoryview, *, own: bool) -> tuple[Message, Sequence[int]]:
+    def _answer(self, number: int, memory: memoryview, *, own: bool) -> tuple[Message, Sequence[int]] | None:
+        """The response to a request, and files for it; None: it is answered side by side with others."""
         known: Columns | None = None
         try:
-            head, rows, known = decode(memory, own=own)
+            request = decode(memory, own=own)
         except Exception as error:
-            answer = self._request_handler.unreadable(error)
+            answer: Response | None = self._request_handler.unreadable(error)
         else:
-            is_export = isinstance(head, Export)
-            answer = self._export(head) if is_export else self._request_handler.answer(head, rows, self._progress)
-            del rows
-        if not self._request_handler.is_side_by_side:
+            known, answer = request.columns, self._respond(number, request)
+            del request
+        if answer is None:
+            return None
+        if self._request_handler.side_by_side is None:
             self._progress.mark(Activity.ANSWERING)
-        try:
-            message = _encode(answer, known)
-        except Exception as error:
-            answer = self._request_handler.unsendable(answer, error)._replace(files=answer.files)
-            message = _encode(answer, known)
-        self.is_last = answer.is_last
+        message, self.is_last = self._encoded(answer, known)
         return message, answer.files
+
+    def _respond(self, number: int, request: Decoded) -> Response | None:
+        """As ``_answer``, of a request that could be read."""
+        head, rows, known = request
+        if isinstance(head, Export):
+            return self._export(head)
+        shared = self._request_handler.side_by_side
+        if isinstance(head, Withdrawal):
+            if shared is not None:
+                shared.drop(number.__eq__)
+            return Response(None)  # in case that the client waits
+        answer = self._request_handler.answer(head, rows, self._progress)
+        shared = self._request_handler.side_by_side
+        if shared is not None and isinstance(head, Exclusive):
+            answer = partial(self._read_and_answer, rows[0])
+        if shared is None or isinstance(answer, Response):
+            assert isinstance(answer, Response)
+            return answer
+        self._outgoing = self._outgoing or Outgoing(self._channel)
+        shared.begin(number, answer, partial(self._send, number, known), exclusive=isinstance(head, Exclusive))
+        return None
+
+    async def _read_and_answer(self, content: bytes) -> Response:
+        try:
+            head, rows, _ = decode(memoryview(content), own=True)
+            answer = self._request_handler.answer(head, rows, self._progress)
+            return answer if isinstance(answer, Response) else await answer()
+        except Exception as error:
+            return self._request_handler.unreadable(error)
+
+    def _send(self, number: int, known: Columns, answer: Response) -> bool:
+        """Sends the response to a request that was answered side by side; returns whether it is the last one."""
+        message, is_last = self._encoded(answer, known)
+        if self._outgoing is not None:
+            self._outgoing.send(number, message.content())
+        return is_last
+
+    def _encoded(self, answer: Response, known: Columns | None) -> tuple[Message, bool]:
+        """A response to send, and whether it is the last one; of one that cannot be pickled, what is sent instead."""
+        try:
+            return _encode(answer, known), answer.is_last
+        except Exception as error:
+            answer = self._request_handler.unsendable(answer, error)
+            return _encode(answer, known), answer.is_last
 
     def _export(self, request: Export) -> Response:
         work = pickle.loads(request.work)
         keep_copies(kept_copies())
         answer = self._request_handler.answer(work, [], self._progress)
+        assert isinstance(answer, Response), "to load is no request that is answered side by side"
         load_response = encoded(answer)
         value = self._request_handler.exports(work)
         if value is None:

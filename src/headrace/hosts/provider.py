@@ -17,6 +17,17 @@ class ClientChannel(NamedTuple):
     """From owner to host: the attached descriptor is the channel of another client, to be served, too."""
 
 
+class Exclusive(NamedTuple):
+    """The head of a request whose only row is another one, as bytes.
+
+    That is answered with none of other clients beside it, and read only then.
+    """
+
+
+class Withdrawal(NamedTuple):
+    """The head of a message about a request that is answered side by side with others: it is to be dropped."""
+
+
 class HostHandle(NamedTuple):
     """One client's connection to one host."""
 

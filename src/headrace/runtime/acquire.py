@@ -27,7 +27,7 @@ from headrace.ipc.weights_file import NotMappableError, attach, export
 from headrace.machine.lease import Lease
 from headrace.machine.messages import LoadRequest, ModelGrant
 from headrace.models.memory import memory_of, resident_bytes, trim_memory
-from headrace.runtime.engine_host import NOT_MAPPED, EngineRequestHandler
+from headrace.runtime.engine_handler import NOT_MAPPED, EngineRequestHandler
 from headrace.runtime.messages import Done, Raised, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, bytes_of_model_files
 from headrace.runtime.request_handler import BatchRequestHandler
@@ -154,6 +154,14 @@ def variant_of(spec: SessionSpec) -> str:
     if spec.has_engines_in_hosts:  # each request says the rest
         return repr(("engine", spec.origin, spec.timeout_secs))
     return repr((spec.origin, spec.isolated, spec.timeout_secs, spec.caught, spec.branch))
+
+
+def lease_for(spec: SessionSpec, name: Any, acquired: AcquiredModel) -> Lease:
+    """The lease on a model; one on a model of its own if the hosts of that one run another transform's handler."""
+    if acquired.grant.variant == variant_of(spec):
+        return acquired.lease
+    acquired.lease.close()
+    return Lease(load_request_for(spec, name, f"{spec.model_identifier}\0{variant_of(spec)}"))
 
 
 def work_of(name: Any) -> bytes:

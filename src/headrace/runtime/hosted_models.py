@@ -143,15 +143,17 @@ class HostedModels:
         """Sends a request and waits for its response."""
         return self.answer(work, rows, self.submit(work, rows))
 
-    def load(self, name: Any) -> list[Event]:
+    def load(self, name: Any, *, may_be_lost: bool = False) -> list[Event]:
         """Loads the named model, unless it is loaded; returns the events of that.
 
         Raises:
             HostStartError: no host can be started.
-            Exception: the model cannot be loaded, or its host was lost.
+            Exception: the model cannot be loaded; or its host was lost, unless that ``may_be_lost``.
         """
         answer, _ = self.ask(Work(name), [])
         if isinstance(answer, HostFailure):
+            if may_be_lost:
+                return []
             raise load_error(answer, self._name, self._timeout_secs)
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)

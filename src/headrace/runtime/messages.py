@@ -1,6 +1,7 @@
 """What a process and its model hosts say to each other: a request's head, and the heads of its response.
 
-A host that has lost its device, so that no later call can succeed, responds with a ``HostFailure`` and exits.
+A host that has lost its device, so that no later call can succeed, responds with a ``HostFailure`` and exits. So does
+one whose engine has lost it, or answers nothing; but it waits to be killed by the client.
 """
 
 from __future__ import annotations
@@ -9,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.batching.size import BatchTime
-from headrace.core.events import BatchCompleted, Event, UsageReported
+from headrace.core.events import BatchCompleted, Event
 from headrace.core.result import Caught, Failure, Skipped
 from headrace.failures.search import InjectedFailure
-from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import sent_as_plain_values
 
 _PLAIN = {str, int, float, bool, type(None)}
@@ -91,22 +91,9 @@ class Unreadable(NamedTuple):
 
 
 class EngineRequest(NamedTuple):
-    """To an engine in a host: submit the rows, one by one; or forget the request with this number."""
+    """To an engine in a host, which answers requests side by side: submit the rows."""
 
-    inference_args: dict[str, Any] | None = None
-    is_taken_back: bool = False
-    is_alone: bool = False
-    """Whether the only row is another request as bytes, to be answered while the engine has none of other clients."""
-
-
-class EngineAnswer(NamedTuple):
-    """From an engine in a host: what became of a request, whose predictions are the rows."""
-
-    caught: Caught | None = None
-    """What it raised, if it did."""
-    lost: HostFailure | None = None
-    """Why the host is of no more use, and is to be killed: its engine answers nothing, or its device is lost."""
-    used: Sequence[UsageReported] = ()
+    inference_args: dict[str, Any] | None
 
 
 def _fields(event: BatchCompleted) -> tuple[Any, ...]:

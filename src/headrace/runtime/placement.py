@@ -14,36 +14,29 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batcher
-from headrace.core.errors import ConfigurationError, HostDiedError
+from headrace.core.errors import HostDiedError
 from headrace.core.events import Observer
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.environment import ThreadBudget, visible_gpus
+from headrace.hosts.environment import ThreadBudget
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.fork_server_process import Preload
-from headrace.hosts.provider import HostFailure, HostProvider
 from headrace.hosts.system import allowed_cores
-from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.segment import Segment
 from headrace.ipc.serialization import pickle_or_explain
-from headrace.machine.lease import Lease
 from headrace.models.admission import format_bytes
 from headrace.runtime.acquire import (
     AcquiredModel,
     Report,
     acquire,
     attached,
-    load_request_for,
+    lease_for,
     local_load,
-    variant_of,
     work_of,
 )
 from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
-from headrace.runtime.engine_copies import EngineCopies, HostedEngine
-from headrace.runtime.engine_host import EngineRequestHandler
+from headrace.runtime.engines import EngineSource
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
-from headrace.runtime.hosted_engine import EngineHosts
 from headrace.runtime.hosted_models import HostedModelProxy, HostedModels
-from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
 from headrace.runtime.operations import check_device
 from headrace.runtime.plan import ONLY
@@ -152,53 +145,6 @@ class MappedModels(ModelSource):
         return loaded._replace(lease=acquired.lease)
 
 
-class EngineSource(ModelSource):
-    """Loads each engine in hosts, of its own or of the machine's; what this process gets stands in for it."""
-
-    def __init__(self, spec: SessionSpec, report: Report) -> None:
-        self._spec = spec
-        self._report = report
-
-    def load(self, name: Any, load_here: LoadsOwn) -> Loaded:
-        """Waits until the engine is loaded, in a new host or in those that all processes of the machine share.
-
-        Raises:
-            ConfigurationError: there are fewer GPUs than copies.
-        """
-        spec, engines, gpus = self._spec, list[EngineHosts](), len(visible_gpus(os.environ))
-        if (copies := spec.copies_of(name)) > gpus > 0:
-            raise ConfigurationError(
-                f"{spec.plan.name}: each of model_copies={copies} engines needs a GPU of its own, and this "
-                f"machine has {gpus}: ask for no more. Set CUDA_VISIBLE_DEVICES='' for engines on the CPU."
-            )
-        try:
-            for number in range(copies):
-                provider, limit = self._provider(name), spec.timeout_secs
-                hosts = ModelHosts(provider, spec.plan.name, limit, side_by_side=True, first=number)
-                engines.append(EngineHosts(spec, name, hosts, self._report))
-                engines[-1].load()
-        except BaseException:
-            for engine in engines:
-                engine.close()
-            raise
-        if name in spec.shared:
-            text = "%s: the engine lives in %d hosts of the machine, for all of its worker processes."
-            _LOGGER.info(text, spec.plan.name, len(engines))
-        handler = spec.plan.models[name]
-        prefix = None if spec.plan.prebatched else handler.prefix
-        whole = EngineCopies(engines, handler.max_concurrent, prefix) if len(engines) > 1 else engines[0]
-        return Loaded(HostedEngine(whole), spec.transform, {})
-
-    def _provider(self, name: Any) -> HostProvider:
-        label = self._spec.plan.name
-        if name not in self._spec.shared:
-            return ForkServerClient(pickle_or_explain(EngineRequestHandler(self._spec, name), label), label)
-        return _lease_for(self._spec, name, acquire(self._spec, name, self._report))
-
-    def close(self) -> None:
-        """Nothing: an engine's host, or the lease of it, ends with the object that stands in for it."""
-
-
 def _in_own_hosts(
     spec: SessionSpec, report: Report, acquired: AcquiredModel | None = None, source: Source | None = None
 ) -> HostedModels:
@@ -217,20 +163,12 @@ def _in_own_hosts(
 
 def connect_shared_hosts(spec: SessionSpec, report: Report, acquired: AcquiredModel, name: Any = ONLY) -> HostedModels:
     """Connects to the hosts that all processes of the machine share; takes over the model's lease."""
-    lease = _lease_for(spec, name, acquired)
+    lease = lease_for(spec, name, acquired)
     copies = spec.copies_of(name)
     why = f"since {acquired.grant.reason}" if acquired.grant.reason else f"in {copies} copies that map the same weights"
     label = spec.plan.label(name) or spec.plan.name
     _LOGGER.info("%s: the model lives in the machine's hosts, %s.", label, why)
     return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), report)
-
-
-def _lease_for(spec: SessionSpec, name: Any, acquired: AcquiredModel) -> Lease:
-    """The lease on a model; one on a model of its own if the hosts of that one run another transform's handler."""
-    if acquired.grant.variant == variant_of(spec):
-        return acquired.lease
-    acquired.lease.close()
-    return Lease(load_request_for(spec, name, f"{spec.model_identifier}\0{variant_of(spec)}"))
 
 
 class Choice(NamedTuple):
@@ -305,12 +243,7 @@ class HostedWorker(AnyWorker):
 
     def _load(self, name: Any) -> None:
         """Loads a model, unless its host is lost, perhaps not to the load itself: the first batch will tell."""
-        answer, _ = self._models.ask(Work(name), [])
-        if isinstance(answer, HostFailure):
-            return
-        if not isinstance(answer, Done):
-            raise with_traceback_of(*answer.caught)
-        self.session.events.extend(answer.events)
+        self.session.events.extend(self._models.load(name, may_be_lost=True))
 
     def _executor(self, observer: Observer, *, infers: bool = True) -> Executor:
         ready = None if self._is_ready else self.ready

@@ -19,7 +19,7 @@ from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
 from headrace.failures.search import InjectedFailure
 from headrace.hosts.environment import ThreadBudget
-from headrace.hosts.host import RequestHandler, Response
+from headrace.hosts.host import Later, RequestHandler, Response
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import stand_ins
@@ -63,7 +63,7 @@ class BatchRequestHandler(RequestHandler):
         self._recorders = EngineMetrics()
         self._recorders.load_imported()
 
-    def answer(self, head: Work, rows: list[Any], progress: Progress) -> Response:
+    def answer(self, head: Any, rows: list[Any], progress: Progress) -> Response | Later:
         """Does what ``head`` asks for with the rows, marking each step in ``progress``."""
         events = _Events()
         self._progress = progress
@@ -79,14 +79,14 @@ class BatchRequestHandler(RequestHandler):
         except DeviceLostError as error:
             return _device_lost(error, progress)
         except Exception as error:
-            return _raised(Caught.of(error), events, loading=True)
+            return raised(Caught.of(error), events, loading=True)
         steps = _HostSteps(worker.access, events, OperationMarks(progress, head.injected_failures))
         try:
             outcomes = _run(worker, steps, head, rows)
         except DeviceLostError as error:
             return _device_lost(error, progress)
         except Exception as error:
-            return _raised(Caught.of(error), events)
+            return raised(Caught.of(error), events)
         finally:
             worker.session.report_events(events)
         if head.injected_failures:
@@ -115,7 +115,7 @@ class BatchRequestHandler(RequestHandler):
                 rows.append(row)
                 tags.append(tag)
             elif not isinstance(problem.error, self._spec.caught):
-                return _raised(problem, events)
+                return raised(problem, events)
             else:
                 events.append(ElementFailed(Stage.INFERENCE, problem.error))
                 failures.append(self._spec.plan.failure(tag, Stage.INFERENCE, 0, _as_sent(self._input(row)), problem))
@@ -240,7 +240,8 @@ def _done(
     return Response(done, rows, tags, _stand_ins(events, [failure.error for failure in failures]), echoes)
 
 
-def _raised(caught: Caught, events: list[Event], *, loading: bool = False) -> Response:
+def raised(caught: Caught, events: list[Event], *, loading: bool = False) -> Response:
+    """The response that an exception is."""
     return Response(Raised(caught, events, loading), reducers=_stand_ins(events, [caught.error]))
 
 

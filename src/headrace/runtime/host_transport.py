@@ -1,4 +1,4 @@
-"""An engine in a host, seen from the worker: takes requests one by one, and tries again those whose host was lost."""
+"""Sends requests to a host that answers them side by side, and tries again those whose host was lost."""
 
 from __future__ import annotations
 
@@ -14,54 +14,52 @@ from functools import partial
 from typing import Any
 
 from headrace.core.errors import HostDiedError, copy_of
-from headrace.core.events import Event, HostLost
+from headrace.core.events import Event, HostLost, UsageReported
 from headrace.core.request_context import report_used
 from headrace.core.result import Caught, Stage
 from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch, parts_after_timeout
 from headrace.hosts.client import ModelHosts, client_of
 from headrace.hosts.connection import Call, HostConnection
-from headrace.hosts.provider import HostFailure
+from headrace.hosts.provider import Exclusive, HostFailure, Withdrawal
 from headrace.ipc.codec import Message, encode
 from headrace.ipc.exceptions import with_traceback_of
 from headrace.runtime.hosted_models import HostedModels
-from headrace.runtime.messages import EngineAnswer, EngineRequest
+from headrace.runtime.messages import Done, EngineRequest, Raised, Unreadable
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
 
 
-class EngineCall(Call):
-    """A request to an engine, and where its answer is awaited."""
+class _Request(Call):
+    """A request, and where its answer is awaited."""
 
-    def __init__(self, number: int, message: Message, accept: Callable[[EngineCall], None]) -> None:
+    def __init__(self, number: int, message: Message, accept: Callable[[_Request], None]) -> None:
         super().__init__(number, message, accept)
-        self._is_alone = False
-        self.answer: Future[tuple[EngineAnswer, list[Any]]] = Future()
+        self._is_exclusive = False
+        self.answer: Future[tuple[Done | Raised | Unreadable, list[Any]]] = Future()
 
-    def isolate(self) -> None:
+    def make_exclusive(self) -> None:
         """From now on it is to be answered with none of other clients' requests beside it, and read only then."""
-        if not self._is_alone:
-            columns, content = self.message.columns, b"".join(self.message.content())
-            self.message, self._is_alone = encode(EngineRequest(is_alone=True), [content]), True
-            self.message.columns = columns
+        if not self._is_exclusive:
+            self.message, self._is_exclusive = encode(Exclusive(), [b"".join(self.message.content())]), True
 
-    def end(self, answer: EngineAnswer, predictions: list[Any]) -> None:
+    def end(self, answer: Done | Raised | Unreadable, predictions: list[Any]) -> None:
         """Gives it its answer."""
         with suppress(InvalidStateError):  # nobody waits any more
             self.answer.set_result((answer, predictions))
 
     def fail(self, error: BaseException) -> None:
         """A copy, not as the future's exception: asyncio makes another of some classes."""
-        self.end(EngineAnswer(Caught(copy_of(error), [])), [])
+        self.end(Unreadable(Caught(copy_of(error), [])), [])
 
 
-class EngineHosts:
-    """The host of an engine, and those that replace it; thread-safe.
+class HostTransport:
+    """Sends requests to a host, and to those that replace it; thread-safe.
 
     ::
 
         submit -> (with the host) -> answered
-                        | host lost, not while the engine was another process's alone
+                        | host lost, not while it was another process's alone
                   tried again, alone: all, halves, one by one -> answered, or failed
                   (what is submitted meanwhile waits)
 
@@ -90,7 +88,7 @@ class EngineHosts:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._changed = threading.Condition()
-        self._calls: dict[int, EngineCall] = {}
+        self._calls: dict[int, _Request] = {}
         """What is not answered, by number."""
         self._sends = False  # whether what comes goes to the host at once; else it waits
         self.is_down = False
@@ -130,18 +128,19 @@ class EngineHosts:
         except asyncio.CancelledError:
             self._take_back(call)
             raise
-        for used in answer.used:
-            report_used(used)
-        if answer.caught is not None:
+        for event in getattr(answer, "events", ()):
+            if isinstance(event, UsageReported):
+                report_used(event)
+        if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
         return predictions
 
-    def submit(self, message: Message) -> EngineCall:
+    def submit(self, message: Message) -> _Request:
         """Sends a request; call it on one thread only."""
         if self._process != os.getpid():  # a forked child: it needs a host of its own
             self._connection = None
             self._begin()
-        call = EngineCall(self._hosts.next_number(), message, self._accept)
+        call = _Request(self._hosts.next_number(), message, self._accept)
         with self._changed:
             self._calls[call.number] = call
             if self._sends:
@@ -177,7 +176,7 @@ class EngineHosts:
                     self._send(self._calls.values())
                 failure = self._await_answers(lambda: False)
                 if failure is not None and not self._is_closed:
-                    # Not kept here: an error that was raised refers to whoever waited, and so to the HostedEngine.
+                    # Not kept here: an error that was raised refers to whoever waited, and so to the EngineCopies.
                     self._try_again(failure, self._left())
             except BaseException as error:  # no other host can be started, or it cannot load the engine
                 self._fail(self._left(), error)
@@ -191,22 +190,22 @@ class EngineHosts:
             self._changed.wait_for(lambda: self._calls or self._connection is not None or self._is_closed)
             return not self._is_closed
 
-    def _left(self) -> list[EngineCall]:
+    def _left(self) -> list[_Request]:
         """The requests that are not answered; from now on what comes waits."""
         with self._changed:
             self._sends = False
             return list(self._calls.values())
 
-    def _send(self, calls: Iterable[EngineCall]) -> None:
+    def _send(self, calls: Iterable[_Request]) -> None:
         assert self._connection is not None
         for call in calls:
             self._connection.send(call)  # a host that is gone does not get it: it is found when the loss is
 
-    def _take_back(self, call: EngineCall) -> None:
-        """Has the engine drop a request."""
+    def _take_back(self, call: _Request) -> None:
+        """Has the host drop a request."""
         with self._changed:
             if self._calls.pop(call.number, None) is not None and self._connection is not None:
-                self._connection.post(call.number, encode(EngineRequest(is_taken_back=True), []))
+                self._connection.post(call.number, encode(Withdrawal(), []))
 
     def _await_answers(self, is_settled: Callable[[], bool]) -> HostFailure | None:
         """Waits until what is waited for has come; or returns how the host was lost, or was told to end."""
@@ -219,7 +218,7 @@ class EngineHosts:
             self._connection, self._sends, self.is_down = None, False, True
         return None if is_settled() else connection.failure
 
-    def _accept(self, call: EngineCall) -> None:
+    def _accept(self, call: _Request) -> None:
         """Hands out an answer, unless it says that the host is of no more use."""
         connection: HostConnection = call.connection
         try:
@@ -227,14 +226,14 @@ class EngineHosts:
         except Exception as error:
             call.fail(error)
         else:
-            if answer.lost is not None:
-                connection.kill(answer.lost)
+            if isinstance(answer, HostFailure):
+                connection.kill(answer)
                 return
             call.end(answer, rows)
         with self._changed:
             self._calls.pop(call.number, None)
 
-    def _try_again(self, failure: HostFailure, calls: Sequence[EngineCall]) -> None:
+    def _try_again(self, failure: HostFailure, calls: Sequence[_Request]) -> None:
         """Tries again what was with a host that was lost: all together, then parts, then one by one.
 
         What is not to blame goes to the next host like new requests.
@@ -265,7 +264,7 @@ class EngineHosts:
         except BaseException as error:
             self._fail(calls, error)
 
-    def _try(self, calls: Sequence[EngineCall]) -> HostFailure | None:
+    def _try(self, calls: Sequence[_Request]) -> HostFailure | None:
         """Gives requests to the engine, with none of other processes; returns how the host was lost to them."""
         while True:
             if self._connection is None:
@@ -273,13 +272,13 @@ class EngineHosts:
             with self._changed:  # some may have been answered, or taken back
                 left = [call for call in calls if call.number in self._calls]
                 for call in left:
-                    call.isolate()
+                    call.make_exclusive()
                 self._send(left)
             failure = self._await_answers(lambda: all(call.answer.done() for call in calls))
             if failure is None or not self._is_shared or client_of(failure.snapshot.call) == self._hosts.client:
                 return failure  # else it was lost before it was this process's
 
-    def _fail(self, calls: Iterable[EngineCall], error: BaseException) -> None:
+    def _fail(self, calls: Iterable[_Request], error: BaseException) -> None:
         for call in calls:
             with self._changed:
                 self._calls.pop(call.number, None)

@@ -1,4 +1,4 @@
-"""Whose requests an engine has at a time."""
+"""Whose requests a host answers side by side at a time."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from queue import SimpleQueue
 
 import pytest
 
-from headrace import DeviceLostError
-from headrace.core.event_loop import close_loop
 from headrace.hosts.client import client_of, first_call_of
-from headrace.ipc.codec import Decoded, encode
+from headrace.hosts.side_by_side import ALL_CLIENTS, SideBySide
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
-from headrace.runtime.engine_host import ALL_CLIENTS, EngineRoom, RunningEngine
-from headrace.runtime.messages import EngineRequest
-from toy_engine import Engine
+from waiting import wait_until
 
 ALONE = ALL_CLIENTS + 1
 
 
 class Table:
-    """Notes who has a place, and whose the engine is."""
+    """Notes who has a slot, and whose the host is."""
 
-    def __init__(self, limit=3):
+    def __init__(self):
         self.notes = []
-        self.room = EngineRoom(limit, self.notes.append)
+        self.shared = SideBySide(self, 3, None)
         self.inside = []
         self.tasks = {}
 
+    def begin(self, call):
+        """As ``Progress.begin``."""
+        self.notes.append(client_of(call))
+
     async def enter(self, name, owner):
-        async with self.room.place(owner):
+        async with self.shared.slot(owner):
             self.inside.append(name)
             try:
                 await asyncio.Future()
@@ -52,7 +52,7 @@ class Table:
         return "".join(self.inside)
 
 
-def test_client_is_alone_once_the_engine_is_empty():
+def test_client_is_alone_once_the_host_is_empty():
     async def game():
         table = Table()
         assert await table.come("abcd") == "abc"
@@ -81,27 +81,22 @@ def test_client_that_leaves_before_it_is_alone_keeps_nothing():
     assert asyncio.run(game()) == []
 
 
-@pytest.mark.parametrize("ends", ["hangs", "loses its device"])
-def test_host_that_is_lost_to_one_client_is_not_the_next_ones(ends):
+@pytest.mark.parametrize("is_last", [True, False])
+def test_host_that_is_lost_to_one_client_is_not_the_next_ones(is_last):
     """The others read on the page who is to blame, when the host is killed a moment later."""
 
-    async def act(example, engine):
-        if example == 13 and ends == "hangs":
-            await asyncio.sleep(1000)
-        if example == 13:
-            raise DeviceLostError("gone")
-        return example
+    async def answer():
+        return "answer"
 
-    page = Segment.create(0, Progress.SIZE)
-    progress, answers = Progress(page.memory), SimpleQueue()
-    engine = RunningEngine(Engine(act), None, progress, 0.05)
+    page, sent = Segment.create(0, Progress.SIZE), SimpleQueue()
+    progress = Progress(page.memory)
+    shared = SideBySide(progress, 3, 1.0)
+    shared.start()
     try:
-        for client, example in ((1, 13), (2, 1)):
-            request = EngineRequest(is_alone=True), [b"".join(encode(EngineRequest(), [example]).content())], None
-            engine.event_loop.call(
-                engine.take, first_call_of(client), Decoded(*request), lambda *sent: answers.put(sent)
-            )
-        assert [client_of(answers.get(timeout=60)[0]) for _ in range(2)] == [1, 2]
-        assert client_of(progress.read().call) == 1
+        for client in (1, 2):
+            send = lambda response, client=client: sent.put(client) or (client == 1 and is_last)  # noqa: E731 - one line
+            shared.begin(first_call_of(client), answer, send, exclusive=True)
+        assert [sent.get(timeout=60) for _ in range(2)] == [1, 2]
+        assert wait_until(lambda: client_of(progress.read().call) == (1 if is_last else ALL_CLIENTS))
     finally:
-        close_loop()
+        shared.close()
