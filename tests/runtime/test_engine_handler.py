@@ -11,7 +11,7 @@ from headrace import DeviceLostError
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
-from headrace.runtime.engine_handler import EngineRequestHandler
+from headrace.runtime.engines import EngineRequestHandler
 from headrace.runtime.messages import Done, EngineRequest, Raised
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare

@@ -21,8 +21,8 @@ from headrace import (
 from headrace.core.errors import HostDiedError, HostStartError
 from headrace.core.events import HostLost, ModelLoaded, UsageReported
 from headrace.hosts.fork_server_process import ForkServerProcess
-from headrace.runtime.engines import EngineSource
 from headrace.runtime.open_worker import open_worker
+from headrace.runtime.placement import EngineSource
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among

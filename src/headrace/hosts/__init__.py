@@ -7,7 +7,7 @@ client.ModelHosts
       |                                                                             |
   provider.HostProvider, one of:                                                 host.RequestHandler, such as
     machine/lease, for shared hosts                                              runtime/request_handler: in turn
-    fork_server_client -------------------> fork_server ---------- fork -------> runtime/engine_handler: side_by_side
+    fork_server_client -------------------> fork_server ---------- fork -------> runtime/engines: side_by_side
       fork_server_process                     preloads, forks, reaps             (they inherit modules and weights)
       SPARE: one that imports ahead
 output.OutputReader <---------------------- output.redirect_output <------------ prints and log records

@@ -11,7 +11,7 @@ adapters (beam/, local/, jobs/)
         LocalExecutor   ->  steps.py (operations.py)  ->  handler, here or on a second thread, where that is faster
         HostExecutor    ->  hosted_models.py  = messages.py =>  request_handler.py in the host: Worker and steps.py
         RemoteExecutor  ->  dispatcher.py (endpoint_calls.py, endpoints.py);
-                            of an engine in a host engines.py, host_transport.py  = messages.py =>  engine_handler.py
+                            of an engine in a host host_transport.py  = messages.py =>  engines.py
     fallback.py      a second worker, for what the first one's models cannot do
     switching_worker.py, refresh.py, versions.py   other models or arguments while the transform runs
 Shared by the threads of a process:

@@ -27,7 +27,7 @@ from headrace.ipc.weights_file import NotMappableError, attach, export
 from headrace.machine.lease import Lease
 from headrace.machine.messages import LoadRequest, ModelGrant
 from headrace.models.memory import memory_of, resident_bytes, trim_memory
-from headrace.runtime.engine_handler import NOT_MAPPED, EngineRequestHandler
+from headrace.runtime.engines import NOT_MAPPED, EngineRequestHandler
 from headrace.runtime.messages import Done, Raised, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, bytes_of_model_files
 from headrace.runtime.request_handler import BatchRequestHandler

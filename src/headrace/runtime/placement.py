@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from headrace.batching.batcher import Batcher
-from headrace.core.errors import HostDiedError
+from headrace.core.errors import ConfigurationError, HostDiedError
 from headrace.core.events import Observer
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.environment import ThreadBudget
+from headrace.hosts.environment import ThreadBudget, visible_gpus
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.fork_server_process import Preload
+from headrace.hosts.provider import HostProvider
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.segment import Segment
 from headrace.ipc.serialization import pickle_or_explain
@@ -34,8 +35,9 @@ from headrace.runtime.acquire import (
     work_of,
 )
 from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
-from headrace.runtime.engines import EngineSource
+from headrace.runtime.engines import EngineCopies, EngineRequestHandler
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
+from headrace.runtime.host_transport import HostTransport
 from headrace.runtime.hosted_models import HostedModelProxy, HostedModels
 from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
 from headrace.runtime.operations import check_device
@@ -143,6 +145,52 @@ class MappedModels(ModelSource):
         text = "%s: mapped %.1f MB in %.0f ms; %.1f MB more are this process's own, with imports."
         _LOGGER.info(text, label, mapped / 1e6, seconds * 1e3, private / 1e6)
         return loaded._replace(lease=acquired.lease)
+
+
+class EngineSource(ModelSource):
+    """Loads each engine in hosts, of its own or of the machine's; what this process gets stands in for it."""
+
+    def __init__(self, spec: SessionSpec, report: Report) -> None:
+        self._spec = spec
+        self._report = report
+
+    def load(self, name: Any, load_here: LoadsOwn) -> Loaded:
+        """Waits until the engine is loaded, in a new host or in those that all processes of the machine share.
+
+        Raises:
+            ConfigurationError: there are fewer GPUs than copies.
+        """
+        spec, copies, gpus = self._spec, list[HostTransport](), len(visible_gpus(os.environ))
+        if (count := spec.copies_of(name)) > gpus > 0:
+            raise ConfigurationError(
+                f"{spec.plan.name}: each of model_copies={count} engines needs a GPU of its own, and this "
+                f"machine has {gpus}: ask for no more. Set CUDA_VISIBLE_DEVICES='' for engines on the CPU."
+            )
+        try:
+            for number in range(count):
+                provider, limit = self._provider(name), spec.timeout_secs
+                hosts = ModelHosts(provider, spec.plan.name, limit, side_by_side=True, first=number)
+                copies.append(HostTransport(spec, name, hosts, self._report))
+                copies[-1].load()
+        except BaseException:
+            for copy in copies:
+                copy.close()
+            raise
+        if name in spec.shared:
+            text = "%s: the engine lives in %d hosts of the machine, for all of its worker processes."
+            _LOGGER.info(text, spec.plan.name, count)
+        handler = spec.plan.models[name]
+        prefix = None if spec.plan.prebatched else handler.prefix
+        return Loaded(EngineCopies(copies, handler.max_concurrent, prefix), spec.transform, {})
+
+    def _provider(self, name: Any) -> HostProvider:
+        label = self._spec.plan.name
+        if name not in self._spec.shared:
+            return ForkServerClient(pickle_or_explain(EngineRequestHandler(self._spec, name), label), label)
+        return lease_for(self._spec, name, acquire(self._spec, name, self._report))
+
+    def close(self) -> None:
+        """Nothing: an engine's host, or the lease of it, ends with what stands in for it."""
 
 
 def _in_own_hosts(
