@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.ipc.exceptions import HostTraceback, RemoteError, stand_ins, with_traceback_of
+from headrace.ipc.exceptions import HostTraceback, RemoteError, exception_reducers, with_traceback_of
 from toys import through_pickle, with_attributes
 
 LOCK = threading.Lock()
@@ -61,12 +61,12 @@ FINE = {
 
 def arrived(error):
     """An error on the other side of a message that is pickled as messages are."""
-    return through_pickle(error, stand_ins([error]))
+    return through_pickle(error, exception_reducers([error]))
 
 
 @pytest.mark.parametrize("error", FINE.values(), ids=FINE)
 def test_those_that_arrive_on_their_own_are_left_alone(error):
-    assert stand_ins([error]) == {}
+    assert exception_reducers([error]) == {}
     assert type(arrived(error)) is type(error)
 
 
@@ -181,7 +181,7 @@ def text(render, error):
 @settings(max_examples=100)
 @given(st.lists(errors() | errors(inner=errors()), min_size=1, max_size=3))
 def test_every_exception_arrives_with_its_message(sent):
-    for error, copy in zip(sent, through_pickle(sent, stand_ins(sent)), strict=True):
+    for error, copy in zip(sent, through_pickle(sent, exception_reducers(sent)), strict=True):
         said = text(str, error)
         if type(copy) is RemoteError:
             assert str(copy).endswith(f": {said}")

@@ -6,22 +6,30 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import cloudpickle
 import pytest
 
 from headrace import (
     SKIP,
     BatchingConfig,
+    DeviceLostError,
     ElementFailure,
     KeyedModelHandler,
     RetryConfig,
     predict,
 )
 from headrace.core.events import BatchCompleted
+from headrace.hosts.provider import HostFailure
+from headrace.ipc.progress import Progress
+from headrace.ipc.segment import Segment
+from headrace.runtime.engines import EngineRequestHandler
+from headrace.runtime.messages import Done, EngineRequest, Raised
 from headrace.runtime.open_worker import open_worker
+from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among
 from leap import LIMIT_SECS, leap
-from toy_engine import ToyEngine, ToyEngineHandler
+from toy_engine import Engine, ToyEngine, ToyEngineHandler
 from toys import fixed, run
 from waiting import wait_until
 
@@ -189,3 +197,46 @@ def test_engine_may_be_started_where_requests_run():
             return ToyEngine()
 
     assert list(predict(Elsewhere(), [1])) == [2]
+
+
+@pytest.fixture
+def answer():
+    """Has a new engine answer examples, each with a time limit."""
+    handlers = []
+
+    def answer(act, *examples):
+        spec = prepare(Engine(act), InferenceRequest(isolate=True, timeout_secs=0.05))
+        handlers.append(cloudpickle.loads(cloudpickle.dumps(EngineRequestHandler(spec, ONLY))))
+        page = Segment.create(0, Progress.SIZE)
+        progress = Progress(page.memory)
+
+        async def all_of_them():
+            return [await handlers[-1].answer(EngineRequest(None), [one], progress)() for one in examples]
+
+        return asyncio.run(all_of_them())
+
+    yield answer
+    for handler in handlers:
+        handler.close()
+
+
+@pytest.mark.parametrize("ends", ["hangs", "loses its device"])
+def test_host_whose_engine_is_lost_is_of_no_more_use(answer, ends):
+    async def act(example, engine):
+        if ends == "hangs":
+            await asyncio.sleep(1000)
+        raise DeviceLostError("gone")
+
+    [lost] = answer(act, 13)
+    assert (type(lost.head), lost.is_last) == (HostFailure, True)
+    assert (lost.head.timed_out, lost.head.device_lost) == (ends == "hangs", ends != "hangs")
+
+
+def test_request_that_fails_costs_no_host(answer):
+    async def act(example, engine):
+        if example == 1:
+            raise ValueError(example)
+        return example
+
+    found = answer(act, 0, 1)
+    assert [(type(one.head), one.is_last) for one in found] == [(Done, False), (Raised, False)]

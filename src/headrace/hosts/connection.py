@@ -161,17 +161,7 @@ class HostConnection:
 
     def is_ready(self, call: Call | None) -> bool:
         """Whether ``wait`` would return at once, once at most one message has been read."""
-        leads = False
-        try:
-            with self._lock:
-                leads = not self._has_reader and not self.is_over and (call is None or call.reply is None)
-                self._has_reader = self._has_reader or leads
-            if leads:
-                self._read_once(block=False)
-        finally:
-            if leads:
-                self._hand_over()
-        return self.is_over or (call is not None and call.reply is not None)
+        return self.wait_until(lambda: call is not None and call.reply is not None, block=False)
 
     def read(self, call: Call) -> Decoded:
         """Decodes the response of a call that has one; the host may then reuse its memory."""
@@ -223,8 +213,11 @@ class HostConnection:
         self._link.send(number, where, size, flag=len(self._pending) > _MAX_INLINE, free=free)
         return True
 
-    def wait_until(self, is_settled: Callable[[], bool]) -> None:
-        """Waits until ``is_settled`` or the host has exited."""
+    def wait_until(self, is_settled: Callable[[], bool], *, block: bool = True) -> bool:
+        """Waits until ``is_settled`` or the host has exited; returns whether that is so.
+
+        If it must not block, it reads one message, if there is one and no other thread reads.
+        """
         # Leader and followers: the thread that sets _has_reader polls the channel, outside the lock, and dispatches one
         # message; the others wait. Then it hands over and wakes all: one whose response has not come reads next.
         while True:
@@ -232,15 +225,19 @@ class HostConnection:
             try:
                 with self._lock:
                     if self.is_over or is_settled():
-                        return
+                        return True
+                    if self._has_reader and not block:
+                        return False
                     if self._has_reader:
                         self._changed.wait()
                         continue
                     leads = self._has_reader = True
-                self._read_once(block=True)
+                self._read_once(block=block)
             finally:
                 if leads:
                     self._hand_over()
+            if not block:
+                return self.is_over or is_settled()
 
     def _hand_over(self) -> None:
         with self._lock:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headrace.core.errors import as_type_name
+from headrace.core.events import Event
 from headrace.ipc.serialization import all_reducers, pickled
 
 _PLAIN = (str, bytes, int, float, bool, type(None))
@@ -20,7 +21,9 @@ class RemoteError(Exception):
     """In place of an exception whose class does not pickle: names it, with its text and the attributes that pickle."""
 
 
-def stand_ins(errors: Iterable[BaseException]) -> dict[type, Callable[[Any], Any]]:
+def exception_reducers(
+    errors: Iterable[BaseException], events: Iterable[Event] = ()
+) -> dict[type, Callable[[Any], Any]]:
     """Reducers for those exceptions that would not survive pickling unchanged.
 
     Such an exception arrives as an object of its class, made without the constructor, with the arguments and attributes
@@ -28,12 +31,13 @@ def stand_ins(errors: Iterable[BaseException]) -> dict[type, Callable[[Any], Any
 
     Args:
         errors: the exceptions in one message. Each is pickled and unpickled here as a trial.
+        events: those in the message, some of which have an error, too.
 
     Returns:
         Reducers by exact class, for a pickler's ``dispatch_table`` (set it before constructing a cloudpickle pickler).
     """
     reducers: dict[type, Callable[[Any], Any]] = {}
-    for error in errors:
+    for error in (*errors, *(event.error for event in events if hasattr(event, "error"))):
         reducers |= _of_members(error)
         if not _survives(error):
             reducers[type(error)] = _reduced
@@ -41,7 +45,7 @@ def stand_ins(errors: Iterable[BaseException]) -> dict[type, Callable[[Any], Any
 
 
 def _of_members(error: Any) -> dict[type, Callable[[Any], Any]]:
-    return stand_ins(error.exceptions) if isinstance(error, _GROUP) else {}
+    return exception_reducers(error.exceptions) if isinstance(error, _GROUP) else {}
 
 
 def _reduced(error: BaseException) -> Any:

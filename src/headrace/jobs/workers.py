@@ -22,7 +22,7 @@ from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.host import RequestHandler, Response
 from headrace.hosts.system import allowed_cores, why_no_hosts
 from headrace.ipc.codec import encode
-from headrace.ipc.exceptions import stand_ins
+from headrace.ipc.exceptions import exception_reducers
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.serialization import pickle_or_explain
 from headrace.jobs.files import Source
@@ -119,12 +119,12 @@ class PartRunner(RequestHandler):
         progress.mark(Activity.INFERENCE)
         self._sampler.start()
         done = self.ask(head)
-        errors = [event.error for event in done.events if hasattr(event, "error")]
-        return Response(done, reducers=stand_ins([*errors, *([done.caught.error] if done.caught else [])]))
+        errors = [done.caught.error] if done.caught else []
+        return Response(done, reducers=exception_reducers(errors, done.events))
 
     def unreadable(self, error: Exception) -> Response:
         """The response to a request that cannot be unpickled."""
-        return Response(PartProgress([], caught=Caught.of(error)), reducers=stand_ins([error]))
+        return Response(PartProgress([], caught=Caught.of(error)), reducers=exception_reducers([error]))
 
     def unsendable(self, answer: Response, error: Exception) -> Response:
         """The response in place of one that cannot be pickled."""

@@ -21,16 +21,16 @@ from headrace.hosts.host import Exported, Response, encoded
 from headrace.hosts.provider import HostFailure, died, load_error
 from headrace.hosts.system import new_mark
 from headrace.ipc.codec import decode
-from headrace.ipc.exceptions import stand_ins, with_traceback_of
+from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.serialization import PROTOCOL, pickle_or_explain
 from headrace.ipc.weights_file import NotMappableError, attach, export
 from headrace.machine.lease import Lease
 from headrace.machine.messages import LoadRequest, ModelGrant
 from headrace.models.memory import memory_of, resident_bytes, trim_memory
 from headrace.runtime.engines import NOT_MAPPED, EngineRequestHandler
-from headrace.runtime.messages import Done, Raised, Work
+from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, bytes_of_model_files
-from headrace.runtime.request_handler import BatchRequestHandler
+from headrace.runtime.request_handler import BatchRequestHandler, raised
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ class LocalLoad:
             loaded, event = self._load()
         except Exception as error:
             self.error = error
-            return Exported(encoded(Response(Raised(Caught.of(error), [], loading=True), reducers=stand_ins([error]))))
+            return Exported(encoded(raised(Caught.of(error), [], loading=True)))
         done = encoded(Response(Done([], [], [], [])))
         is_held = _is_held_elsewhere(loaded)
         reason, what, peak = None, "copying it failed", 0

@@ -24,7 +24,7 @@ from headrace.failures.device import device_loss
 from headrace.hosts.host import Later, Response
 from headrace.hosts.provider import HostFailure
 from headrace.hosts.side_by_side import SideBySide
-from headrace.ipc.exceptions import stand_ins
+from headrace.ipc.exceptions import exception_reducers
 from headrace.ipc.progress import Progress
 from headrace.runtime.host_transport import HostTransport
 from headrace.runtime.messages import Done, EngineRequest, Work
@@ -217,7 +217,7 @@ class EngineRequestHandler(BatchRequestHandler):
             return raised(Caught.of(ended.error), used)
         self._succeeded += 1
         self._succeeded_at = time.monotonic()
-        return Response(Done(range(len(predictions)), [], used, []), predictions, reducers=stand_ins(errors))
+        return Response(Done(range(len(predictions)), [], used, []), predictions, reducers=exception_reducers(errors))
 
     async def _submit(self, request: EngineRequest, rows: list[Any]) -> Ended:
         """Not an exception: a task that raises SystemExit ends its loop."""

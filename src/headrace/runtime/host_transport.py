@@ -126,7 +126,7 @@ class HostTransport:
         try:
             answer, predictions = await asyncio.wrap_future(call.answer)
         except asyncio.CancelledError:
-            self._take_back(call)
+            self._withdraw(call)
             raise
         for event in getattr(answer, "events", ()):
             if isinstance(event, UsageReported):
@@ -201,7 +201,7 @@ class HostTransport:
         for call in calls:
             self._connection.send(call)  # a host that is gone does not get it: it is found when the loss is
 
-    def _take_back(self, call: _Request) -> None:
+    def _withdraw(self, call: _Request) -> None:
         """Has the host drop a request."""
         with self._changed:
             if self._calls.pop(call.number, None) is not None and self._connection is not None:

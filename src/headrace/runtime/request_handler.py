@@ -22,7 +22,7 @@ from headrace.hosts.environment import ThreadBudget
 from headrace.hosts.host import Later, RequestHandler, Response
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import encode
-from headrace.ipc.exceptions import stand_ins
+from headrace.ipc.exceptions import exception_reducers
 from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import Loaded, LoadedModels, ModelSource
@@ -97,7 +97,7 @@ class BatchRequestHandler(RequestHandler):
     def unreadable(self, error: Exception) -> Response:
         """The response to a request that cannot be unpickled."""
         caught = Caught.of(error)
-        return Response(Unreadable(caught), reducers=stand_ins([caught.error]))
+        return Response(Unreadable(caught), reducers=exception_reducers([caught.error]))
 
     def unsendable(self, answer: Response, error: Exception) -> Response:
         """The same response with failures in place of rows, and texts in place of elements, that cannot be pickled."""
@@ -121,7 +121,7 @@ class BatchRequestHandler(RequestHandler):
                 failures.append(self._spec.plan.failure(tag, Stage.INFERENCE, 0, _as_sent(self._input(row)), problem))
         skipped = [replace(one, elements=list(map(_as_sent, one.elements))) for one in answer.head.skipped]
         head = answer.head._replace(tags=tags, failures=failures, skipped=skipped)
-        reducers = _stand_ins(events, [failure.error for failure in failures])
+        reducers = exception_reducers([failure.error for failure in failures], events)
         return Response(head, rows, tags, reducers, answer.echoes)
 
     def _input(self, row: Any) -> Any:
@@ -237,12 +237,12 @@ def _done(
             tags.extend(outcome.tags)
             rows.extend(outcome.values)
     done = Done(tags, failures, events, observations, skipped)
-    return Response(done, rows, tags, _stand_ins(events, [failure.error for failure in failures]), echoes)
+    return Response(done, rows, tags, exception_reducers([failure.error for failure in failures], events), echoes)
 
 
 def raised(caught: Caught, events: list[Event], *, loading: bool = False) -> Response:
     """The response that an exception is."""
-    return Response(Raised(caught, events, loading), reducers=_stand_ins(events, [caught.error]))
+    return Response(Raised(caught, events, loading), reducers=exception_reducers([caught.error], events))
 
 
 def _device_lost(error: Exception, progress: Progress) -> Response:
@@ -254,10 +254,6 @@ def _device_lost(error: Exception, progress: Progress) -> Response:
 def device_failure(culprit: BaseException, progress: Progress) -> HostFailure:
     """What a host says of itself that has lost its device."""
     return HostFailure(progress.read(), False, f"lost its device ({one_line(culprit)})", device_lost=True)
-
-
-def _stand_ins(events: list[Event], errors: list[BaseException]) -> dict[type, Any]:
-    return stand_ins([*errors, *(event.error for event in events if hasattr(event, "error"))])
 
 
 def _as_sent(value: Any) -> Any:
