@@ -40,7 +40,6 @@ from headrace.runtime.host_executor import HostExecutor, preprocesses_first
 from headrace.runtime.host_transport import HostTransport
 from headrace.runtime.hosted_models import HostedModelProxy, HostedModels
 from headrace.runtime.model_source import Loaded, LoadsOwn, ModelSource
-from headrace.runtime.operations import check_device
 from headrace.runtime.plan import ONLY
 from headrace.runtime.request_handler import BatchRequestHandler, Source, WaitContext
 from headrace.runtime.session import InferenceSession
@@ -251,8 +250,7 @@ class HostedWorker(AnyWorker):
 
     def bundle(self, observer: Observer) -> AnyBundle:
         """A new bundle, whose batches run in the hosts; ``observer`` receives their events."""
-        check_device(self.spec)  # pre- and postprocessing may use it in this process
-        bundle = self._bundle(observer, self._executor)
+        bundle = super().bundle(observer)
         if not preprocesses_first(self.spec):
             return bundle
         config = self.plan.batching

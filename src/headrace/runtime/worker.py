@@ -54,20 +54,17 @@ class AnyWorker(ABC):
     def names_in_use(self) -> set[Any]:
         """The names of models that were loaded and not evicted."""
 
-    @abstractmethod
     def bundle(self, observer: Observer) -> AnyBundle:
-        """A new bundle; ``observer`` receives its events.
+        """A new bundle; ``observer`` receives its events. What its models cannot do goes to the fallbacks, if any.
 
         Raises:
-            DeviceLostError: this process has lost the device of its models.
+            DeviceLostError: this process has lost the device of its models, or of pre- and postprocessing.
         """
-
-    def _bundle(self, observer: Observer, make_executor: Callable[[Observer], Executor]) -> AnyBundle:
-        """A bundle of preprocessed elements; what its models cannot do goes to the fallbacks, if there are any."""
+        check_device(self.spec)
         if not self.plan.has_fallback:
-            return Bundle(self.spec, self.session, make_executor(observer), observer)
+            return Bundle(self.spec, self.session, self._executor(observer), observer)
         failures_left_out = WithoutFailures(observer)
-        executor = BypassExecutor(make_executor(failures_left_out), self.spec, self.session)
+        executor = BypassExecutor(self._executor(failures_left_out), self.spec, self.session)
         bundle: AnyBundle = Bundle(self.spec, self.session, executor, failures_left_out)
         for fallback in self.fallbacks:
             if not fallback.plan.has_fallback:
@@ -76,6 +73,10 @@ class AnyWorker(ABC):
                 other = fallback.bundle(WithoutFailures(observer, of_any_stage=True))
                 bundle = FallbackBundle(bundle, other, self.spec, fallback.plan, observer)
         return bundle
+
+    @abstractmethod
+    def _executor(self, observer: Observer) -> Executor:
+        """Runs the batches of a new bundle."""
 
     @abstractmethod
     def _load_first(self) -> None:
@@ -101,13 +102,8 @@ class Worker(AnyWorker):
     _requests: RemoteExecutor | None = None
     _background: BackgroundThread
 
-    def bundle(self, observer: Observer) -> AnyBundle:
-        """A new bundle that runs in this process; ``observer`` receives its events."""
-        check_device(self.spec)
-        self._background.clear()
-        return self._bundle(observer, self._executor)
-
     def _executor(self, observer: Observer) -> Executor:
+        self._background.clear()
         self._abandon_requests()
         local = LocalExecutor(self.access, observer, self._background if self.plan.batching.overlap else None)
         if not self.plan.concurrent:
