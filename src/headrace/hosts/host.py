@@ -255,16 +255,20 @@ class _Client:
             assert isinstance(answer, Response)
             return answer
         self._outgoing = self._outgoing or Outgoing(self._channel)
-        shared.begin(number, answer, partial(self._send, number, known), exclusive=isinstance(head, Exclusive))
+        begin, send = partial(self._answer_later, answer), partial(self._send, number, known)
+        shared.begin(number, begin, send, exclusive=isinstance(head, Exclusive))
         return None
 
-    async def _read_and_answer(self, content: bytes) -> Response:
+    async def _answer_later(self, answer: Later) -> Response:
         try:
-            head, rows, _ = decode(memoryview(content), own=True)
-            answer = self._request_handler.answer(head, rows, self._progress)
-            return answer if isinstance(answer, Response) else await answer()
+            return await answer()
         except Exception as error:
             return self._request_handler.unreadable(error)
+
+    async def _read_and_answer(self, content: bytes) -> Response:
+        head, rows, _ = decode(memoryview(content), own=True)
+        answer = self._request_handler.answer(head, rows, self._progress)
+        return answer if isinstance(answer, Response) else await answer()
 
     def _send(self, number: int, known: Columns, answer: Response) -> bool:
         """Sends the response to a request that was answered side by side; returns whether it is the last one."""
