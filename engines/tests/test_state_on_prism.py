@@ -7,6 +7,7 @@ from collections import Counter
 
 import apache_beam as beam
 import prism
+import pytest
 from apache_beam import coders
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing import test_stream as streams
@@ -16,6 +17,8 @@ from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 
 from headrace import BatchingConfig
 from headrace.beam import ModelHandler, RunInference
+
+pytestmark = pytest.mark.usefixtures("on_prism")
 
 NUMBERS = range(10)
 _SLOW_SECS = 2.0

@@ -8,6 +8,8 @@ import pytest
 import stream
 from play import Engine
 
+pytestmark = pytest.mark.usefixtures("on_prism")
+
 PRISM = Engine("Prism", prism.pipeline_options, lambda result: result.cancel(), news=stream.news_in_windows)
 KINDS = sorted(play.ACTS.keys() - {"arguments"})
 """Prism shows a side input in windows only to what comes after their end."""
