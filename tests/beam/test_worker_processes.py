@@ -20,7 +20,7 @@ from headrace import EngineModelHandler, ModelHandler
 
 class EngineHandler(EngineModelHandler):
     def load_model(self):
-        open(os.path.join(FOLDER, f"load-{os.getpid()}"), "x").close()
+        open(os.path.join(FOLDER, f"engine-load-{os.getpid()}"), "x").close()
         return bytes(100_000)
 
     async def submit(self, example, model, inference_args=None):
@@ -47,10 +47,11 @@ from headrace.beam import ModelHandler, RunInference
 from worker_handlers import EngineHandler
 
 class Handler(ModelHandler):
+    name = "large"
     thirteen = None
 
     def load_model(self):
-        open(os.path.join(FOLDER, f"load-{os.getpid()}"), "x").close()
+        open(os.path.join(FOLDER, f"{self.name}-load-{os.getpid()}"), "x").close()
         return bytes(100_000)
 
     def run_inference(self, batch, model, inference_args=None):
@@ -61,6 +62,9 @@ class Handler(ModelHandler):
             raise ValueError("the text of a row")
         return [(example, len(model), os.getpid()) for example in batch]
 
+class Copied(Handler):
+    name = "copies"
+
 class Dying(Handler):
     thirteen = "dies"
 
@@ -68,6 +72,7 @@ class Failing(Handler):
     thirteen = "fails"
 
 class BeamHandler(beam.ml.inference.base.ModelHandler):
+    name = "beam"
     thirteen = None
 
     def share_model_across_processes(self):
@@ -81,12 +86,16 @@ class BeamHandler(beam.ml.inference.base.ModelHandler):
 
 TRANSFORMS = {
     "large": lambda: RunInference(Handler(max_batch_size=5, large_model=True)),
-    "copies": lambda: RunInference(Handler(max_batch_size=5, model_copies=2)),
+    "copies": lambda: RunInference(Copied(max_batch_size=5, model_copies=2)),
     "beam": lambda: RunInference(BeamHandler()),
     "engine": lambda: RunInference(EngineHandler(large_model=True)),
     "isolated": lambda: RunInference(Dying(max_batch_size=5), isolate=True),
     "failing": lambda: RunInference(Failing(max_batch_size=5)),
 }
+
+def line(outcome, begin):
+    element, *more = outcome if begin.endswith("good") else outcome[:1]
+    return " ".join(map(str, [begin, element, *more, os.getpid()]))
 
 def main():
     options = PipelineOptions(
@@ -96,11 +105,13 @@ def main():
         pickle_library="cloudpickle",  # dill, the default before Beam 2.65, loses the main module's names
     )
     with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
-        transform = TRANSFORMS[sys.argv[1]]().with_exception_handling()
-        good, dead = pipeline | beam.Create(range(200)) | beam.Reshuffle() | transform
-        _ = good | beam.Map(lambda one: "%s %s %s %s" % (*one, os.getpid())) | beam.io.WriteToText(FOLDER + "/good")
-        letters = dead.failed_inferences | beam.Map(lambda record: str(record[0]))
-        _ = letters | "Dead" >> beam.io.WriteToText(FOLDER + "/dead")
+        elements = pipeline | beam.Create(range(200)) | beam.Reshuffle()
+        lines = []
+        for name in sys.argv[1].split(","):
+            good, dead = elements | name >> TRANSFORMS[name]().with_exception_handling()
+            for label, outcomes in (("good", good), ("dead", dead.failed_inferences)):
+                lines.append(outcomes | f"{name}, {label}" >> beam.Map(line, f"{name} {label}"))
+        _ = lines | beam.Flatten() | beam.io.WriteToText(FOLDER + "/lines")
 
 if __name__ == "__main__":
     main()
@@ -118,34 +129,36 @@ def run_python(folder, *arguments, **variables):
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def run_pipeline(folder, transform, mode="multi_processing", **variables):
-    """What came out: (element, size of the model, process that computed it, worker); and the dead letters."""
+def run_pipeline(folder, transforms, mode="multi_processing", **variables):
+    """What came out of each: (element, size of the model, process that computed it, worker); and the dead letters."""
     script = folder / "pipeline.py"
     script.write_text(f"FOLDER = {str(folder)!r}\n{PIPELINE}")
-    run_python(folder, script, transform, mode, **variables)
-    good, dead = ("".join(file.read_text() for file in folder.glob(f"{name}-*")) for name in ("good", "dead"))
-    return [tuple(map(int, line.split())) for line in good.splitlines()], dead.split()
+    run_python(folder, script, ",".join(transforms), mode, **variables)
+    lines = [line.split() for file in folder.glob("lines-*") for line in file.read_text().splitlines()]
+    for name in transforms:
+        good, dead = ([rest for one, kind, *rest in lines if (one, kind) == (name, of)] for of in ("good", "dead"))
+        yield name, [tuple(map(int, row)) for row in good], [element for element, _ in dead]
 
 
-@pytest.mark.parametrize("handler", ["large", "copies", "beam", "engine"])
-def test_worker_processes_share_one_load(tmp_path, runtime, processes, handler, wait_until):
-    rows, dead = run_pipeline(tmp_path, handler)
-    assert sorted(row[:2] for row in rows) == [(n, 100_000) for n in range(200)]
-    assert dead == []
-    loads = {int(file.name.partition("-")[2]) for file in tmp_path.glob("load-*")}
-    assert len(loads) == 1
-    computed, workers = {row[2] for row in rows}, {row[3] for row in rows}
-    if handler in ("engine", "copies"):
-        assert computed.isdisjoint(workers)
-        assert computed == loads or (handler == "copies" and 1 <= len(computed) <= 2)
-    else:
-        assert computed == workers >= loads
+def test_worker_processes_share_one_load(tmp_path, runtime, processes, wait_until):
+    """In one pipeline: the start of its processes takes longer than all the rest."""
+    for handler, rows, dead in run_pipeline(tmp_path, ("large", "copies", "beam", "engine")):
+        assert sorted(row[:2] for row in rows) == [(n, 100_000) for n in range(200)], handler
+        assert dead == [], handler
+        loads = {int(file.name.rpartition("-")[2]) for file in tmp_path.glob(f"{handler}-load-*")}
+        assert len(loads) == 1, handler
+        computed, workers = {row[2] for row in rows}, {row[3] for row in rows}
+        if handler in ("engine", "copies"):
+            assert computed.isdisjoint(workers), handler
+            assert computed == loads or (handler == "copies" and 1 <= len(computed) <= 2)
+        else:
+            assert computed == workers >= loads, handler
     assert wait_until(lambda: not processes()), processes()
     assert not runtime.exists()
 
 
 def test_worker_processes_have_one_host_each_and_leave_none(tmp_path, processes):
-    rows, dead = run_pipeline(tmp_path, "isolated")
+    ((_, rows, dead),) = run_pipeline(tmp_path, ["isolated"])
     assert sorted(row[0] for row in rows) == [n for n in range(200) if n != 13]
     assert {row[2] for row in rows}.isdisjoint({row[3] for row in rows})
     assert dead == ["[13]"]
@@ -158,7 +171,7 @@ def test_each_worker_process_exports(tmp_path, mode):
     figures.mkdir()
     with collecting() as collector:
         addresses = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "PROMETHEUS_MULTIPROC_DIR": str(figures)}
-        rows, _ = run_pipeline(tmp_path, "failing", mode, HEADRACE_PROMETHEUS="registry", **addresses)
+        ((_, rows, _),) = run_pipeline(tmp_path, ["failing"], mode, HEADRACE_PROMETHEUS="registry", **addresses)
     assert collector.total("headrace.examples") == 199
     assert collector.total("headrace.element.failures", error__type="ValueError") == 1
     assert len(collector.instances("headrace.examples")) == len({row[3] for row in rows})
