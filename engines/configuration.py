@@ -16,9 +16,10 @@ TASK_MANAGERS = ("tm1", "tm2")
 SLOTS = 2
 _UTIL = "util util.concurrent util.concurrent.atomic util.concurrent.locks"
 _OPENED = f"lang lang.invoke lang.reflect net io nio text time {_UTIL}"
+FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""Of Java: what lives for minutes had better start fast than run fast."""
 JAVA_OPTIONS = (
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",  # they live for minutes: what starts fast is better than what runs fast
+    *FAST_START,
     "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
     "--add-exports=java.rmi/sun.rmi.registry=ALL-UNNAMED",
     "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",

@@ -76,27 +76,27 @@ def train(path: Path) -> dict[int, int]:
 
 
 def make(kind: str, folder: Path, words: argparse.Namespace) -> Job:
-    """The job of a kind."""
+    """The job of a kind, or of two in one: ``keyed, timeout``."""
     path = folder / "model.pickle"
     expected, letters = train(path), set(SPOILT)
-    if kind == "timeout":
+    if "timeout" in kind:
         del expected[STUCK]
         letters.add(STUCK)
     infer = of_beam(path, words) if kind == "beam" else of_headrace(path, kind, words)
-    elements = partial(rows, keyed=kind == "keyed")
+    elements = partial(rows, keyed="keyed" in kind)
     side = "beam" if kind == "beam" else "headrace"
     return Job(f"digits, {kind}", side, elements, infer, int, expected, frozenset(letters))
 
 
 def of_headrace(path: Path, kind: str, words: argparse.Namespace) -> Any:
     """Makes Headrace's RunInference."""
-    is_timed = kind == "timeout"
+    is_timed = "timeout" in kind
 
     def infer() -> Any:
         timed = (STUCK, TIMED_BATCH) if is_timed else ()
         handler: Any = Digits(str(path), words.delay, *timed)
-        if kind == "keyed":
-            handlers = {key: Digits(str(path), words.delay) for key in ("even", "odd")}
+        if "keyed" in kind:
+            handlers = {key: Digits(str(path), words.delay, *timed) for key in ("even", "odd")}
             handler = KeyedModelHandler([KeyModelMapping([key], one) for key, one in handlers.items()])
         placement = PlacementConfig("machine", linger_secs=words.linger)
         transform = RunInference(handler, placement=placement, model_identifier="digits")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from configuration import FAST_START
 from fetch import EngineError, java, java_program
 from job_server import FOLDER, START_SECS, free_ports, listens, logs, told
 from members import end_all, start, wait_until
@@ -18,8 +19,6 @@ from prism import prism
 PROJECT = Path(__file__).resolve().parent.parent / "examples" / "java"
 _ADDRESS = "127.0.0.1"
 _RUN_SECS = 600
-_SHORT_LIVED = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""With which a Java that lives for seconds starts sooner."""
 
 
 class FromJava:
@@ -42,7 +41,7 @@ class FromJava:
         """
         worker = free_ports("worker")["worker"]  # for the Java steps
         command = [
-            *(java(), "-Xmx512m", *_SHORT_LIVED, "-cp", java_program(PROJECT, FOLDER), name),
+            *(java(), "-Xmx512m", *FAST_START, "-cp", java_program(PROJECT, FOLDER), name),
             *("--runner=PortableRunner", f"--jobEndpoint={_ADDRESS}:{self.ports['job']}"),
             *("--defaultEnvironmentType=LOOPBACK", f"--defaultEnvironmentConfig=localhost:{worker}"),
             *(f"--expansionService={_ADDRESS}:{self.ports['expansion']}", *arguments),

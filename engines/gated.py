@@ -21,7 +21,7 @@ END = "end"
 """The file with which a source ends."""
 FAR = 1e9
 """A watermark in seconds: nothing that comes after it is waited for."""
-_TICK_SECS = 1.5
+_TICK_SECS = 1.1
 """Between two elements of a part. Beam's job server for Flink rounds it down to whole seconds, and 0 is at once."""
 
 

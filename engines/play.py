@@ -27,8 +27,8 @@ WAITS_SECS = 2
 """So long an element waits for others."""
 _FACTORS = {"first.npy": 2, "slow.npy": 3}
 _PATIENCE_SECS = 300.0
-_SOME = 20
-_MORE = 40
+_SOME = 10
+_MORE = 20
 
 
 @dataclass(frozen=True)

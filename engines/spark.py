@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from configuration import JAVA_OPTIONS
+from configuration import FAST_START, JAVA_OPTIONS
 from fetch import EngineError, java, spark_home
 from job_server import (
     FOLDER,
@@ -32,7 +32,11 @@ from members import end_all, start, wait_until
 _ADDRESS = "127.0.0.1"
 _MASTER = "local-cluster[2,2,1024]"
 """Two executors with two cores and 1024 MB each."""
-_SETTINGS = {"ui.enabled": "false", "default.parallelism": "4"}
+_SETTINGS = {
+    "ui.enabled": "false",
+    "default.parallelism": "4",
+    "executor.extraJavaOptions": " ".join(FAST_START),
+}
 """Of Spark. It would cut what a pipeline creates in as many parts as cores have come by then, which is fewer."""
 
 

@@ -22,8 +22,8 @@ from headrace.beam import ModelMetadata
 PARTS = 8
 PER_SECOND = 1
 """So many numbers have timestamps of one second; how fast they come is another matter."""
-WINDOW_SECS = 10
-LATENESS_SECS = 30
+WINDOW_SECS = 5
+LATENESS_SECS = 15
 LATE, TOO_LATE = -1, -2
 """Elements of the first window that come after its end, and after the lateness that is allowed; each has a file."""
 _WINDOWS = 200

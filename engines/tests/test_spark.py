@@ -7,9 +7,9 @@ import pytest
 from job import run
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("plain", 1), ("timeout", 2)])
-def test_digits_are_predicted_right_and_the_model_is_loaded_once(on_spark, words, tmp_path, kind, workers):
-    report = run(on_spark, digits_on_flink.make(kind, tmp_path, words), workers=workers)
+@pytest.mark.parametrize("kind", ["plain", "timeout"])
+def test_digits_are_predicted_right_and_the_model_is_loaded_once(on_spark, words, tmp_path, kind):
+    report = run(on_spark, digits_on_flink.make(kind, tmp_path, words), workers=1)
     assert report.problems == []
     assert report.loads == 1, str(report)
     assert len([process for process in report.processes if process.setups]) > 2, str(report)  # of two executors
