@@ -77,20 +77,25 @@ class Play:
         self.facts: list[str] = []
         self._result = result
 
-    def wait(self, what: str, condition: Callable[[], bool]) -> None:
-        """Until the condition comes true.
+    def wait(self, what: str, condition: Callable[[], Any]) -> Any:
+        """Until the condition comes true; returns what it has said then, as it may be over soon.
 
         Raises:
             EngineError: the pipeline has failed, or it takes too long.
         """
 
+        said = None
+
         def is_over() -> bool:
-            return condition() or PipelineState.is_terminal(self._result.state)
+            nonlocal said
+            said = condition()
+            return bool(said) or PipelineState.is_terminal(self._result.state)
 
         wait_until(is_over, _PATIENCE_SECS)
-        if not condition():
+        if not said:
             counts = {kind: len(self.records.of(kind)) for kind in ("sent", "said", "letter", "pane")}
             raise EngineError(f"this has not come: {what}; the job is {self._result.state}, with {counts}")
+        return said
 
     def allow(self, name: str) -> None:
         """What waits for that file goes on."""

@@ -73,8 +73,8 @@ def restart(play: Play, cluster: Cluster) -> None:
         return sent - out()
 
     play.allow(stream.ONWARD)
-    play.wait("elements that wait in a checkpoint", lambda: bool(saved()))
-    waiting, before = saved(), play.count()
+    waiting = play.wait("elements that wait in a checkpoint", saved)
+    before = play.count()
     lose(cluster, "tm2")
     play.wait("a restart from a checkpoint", lambda: bool(checkpoints()["counts"]["restored"]))
     play.wait("predictions after the restart", lambda: play.count() > before + len(waiting))

@@ -64,8 +64,8 @@ def pytest_collection_finish(session):
     if session.config.option.collectonly:
         return
     needed = {what for item in session.items for what in _needs_of(item)}
-    for makers in (_FETCHED, _BUILT):
-        one_by_one = ThreadPoolExecutor(1, initializer=os.nice, initargs=(19,))  # of a thread, and what it starts
+    for makers, niceness in ((_FETCHED, 0), (_BUILT, 19)):
+        one_by_one = ThreadPoolExecutor(1, initializer=os.nice, initargs=(niceness,))  # of a thread, and what it starts
         _coming.update({what: one_by_one.submit(make) for what, make in makers.items() if what in needed})
         one_by_one.shutdown(wait=False)
 

@@ -168,7 +168,7 @@ from headrace.beam import LanceDBWriteConfig
 if __name__ == "__main__":
     options = PipelineOptions(direct_num_workers=2, direct_running_mode="multi_processing")
     with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
-        items = [Chunk(Content(text="x"), id=str(n), embedding=Embedding([float(n)])) for n in range(300)]
+        items = [Chunk(Content(text="x"), id=str(n), embedding=Embedding([float(n)])) for n in range(200)]
         write = LanceDBWriteConfig(sys.argv[1], "table", batch_size=5).create_write_transform()
         _ = pipeline | beam.Create(items) | beam.Reshuffle() | write
 """
@@ -181,12 +181,12 @@ def test_killed_workers_leave_nothing_that_a_second_run_does_not_mend(tmp_path):
     command = [sys.executable, str(script), str(tmp_path / "db")]
     with (tmp_path / "said").open("w") as said:
         first = subprocess.Popen(command, stderr=said, start_new_session=True)
-        assert wait_until(lambda: first.poll() is not None or written(tmp_path / "db") >= 50, 250)
+        assert wait_until(lambda: first.poll() is not None or written(tmp_path / "db") >= 25, 250)
         os.killpg(first.pid, signal.SIGKILL)
         assert first.wait() == -signal.SIGKILL, (tmp_path / "said").read_text()[-2000:]
-    assert len(rows(tmp_path / "db")) >= 50
+    assert len(rows(tmp_path / "db")) >= 25
     subprocess.run(command, check=True, timeout=250)
-    assert {name: row["vector"] for name, row in rows(tmp_path / "db").items()} == {str(n): [n] for n in range(300)}
+    assert {name: row["vector"] for name, row in rows(tmp_path / "db").items()} == {str(n): [n] for n in range(200)}
 
 
 def written(uri):
