@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
@@ -46,6 +47,27 @@ def pytest_configure(config: pytest.Config) -> None:
     else:
         with suppress(ImportError):  # see headrace.handlers.tensorflow_inference: some tests import TensorFlow before
             importlib.import_module("triton")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """No collection of garbage visits what the tests import, a million objects: neither meanwhile nor afterwards."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        _hold_heap()
+
+
+def _hold_heap() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """What the process ends with is looked at by the interpreter, which else reports leaks of what it imported."""
+    gc.unfreeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -160,6 +182,14 @@ def _environment(folder: Path) -> bytes:
         return (folder / "environ").read_bytes()
     except OSError:
         return b""
+
+
+@pytest.fixture
+def own_heap() -> Iterator[None]:
+    """Nothing is frozen when the test begins."""
+    gc.unfreeze()
+    yield
+    _hold_heap()
 
 
 @pytest.fixture

@@ -38,17 +38,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # hosts cannot impo
 _OUR_MARK = system.new_mark().rpartition(":")[0].encode()
 
 
-@pytest.fixture(scope="module")
-def quick_collections():
-    """What was imported is not looked at by garbage collections."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture
-def census(request, quick_collections):
+def census(request):
     """Fails the test if it leaves a process, a descriptor, a mapping or a thread behind."""
     cloudpickle.register_pickle_by_value(request.module)
     before = _belongings()

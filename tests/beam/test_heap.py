@@ -10,6 +10,8 @@ from headrace.beam import ModelHandler
 from headrace.models.memory import hold_heap, release_heap
 from toys import Acting
 
+pytestmark = pytest.mark.usefixtures("own_heap")
+
 AT_START = gc.get_freeze_count()
 
 

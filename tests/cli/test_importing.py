@@ -35,6 +35,7 @@ def test_collections_are_afterwards_as_before(is_enabled):
         (gc.enable if was_enabled else gc.disable)()
 
 
+@pytest.mark.usefixtures("own_heap")
 def test_what_was_imported_is_held_until_the_command_ends(folder, headrace, handlers):
     """No collection visits it, and none before the run either."""
     folder.write("in.csv", "a\n1\n")

@@ -14,8 +14,6 @@ from headrace.core.model_cache import ModelCache
 from headrace.models.admission import Admit, Evict, Held, MemoryBudget, Refuse, Wait, admit
 from headrace.testing import FakeClock
 
-pytestmark = pytest.mark.usefixtures("quick_collections")
-
 GB = 10**9
 MB = 10**6
 KB = 10**3

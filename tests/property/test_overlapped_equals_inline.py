@@ -155,7 +155,6 @@ def test_the_same_holds_for_models_by_key(elements, beside, size):
 
 
 @pytest.mark.large
-@pytest.mark.usefixtures("quick_collections")  # each want of memory has the garbage collected
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 28), max_size=60), ways, st.integers(1, 20), st.integers(1, 12))
 def test_no_row_fails_for_want_of_memory_and_order_stays(elements, beside, size, room):

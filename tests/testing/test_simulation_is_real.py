@@ -11,8 +11,6 @@ import headrace
 from headrace.models.admission import MemoryBudget
 from headrace.testing import FakeClock, simulate
 
-pytestmark = pytest.mark.usefixtures("quick_collections")
-
 CLOCK = FakeClock()
 SEEN: list[tuple[str, int]] = []
 LOADS: Counter[str] = Counter()
