@@ -25,6 +25,8 @@ from headrace.beam import LanceDBWriteConfig
 from headrace.core.errors import ConfigurationError, MissingExtraError
 from waiting import wait_until
 
+pytestmark = pytest.mark.large
+
 
 def item(name, vector=(1.0, 2.0), text="a text", **metadata):
     return Chunk(Content(text=text), id=name, index=7, metadata=metadata, embedding=Embedding(list(vector)))
@@ -174,7 +176,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.large
 def test_killed_workers_leave_nothing_that_a_second_run_does_not_mend(tmp_path):
     script = tmp_path / "killed_writers.py"
     script.write_text(PIPELINE)

@@ -149,6 +149,7 @@ providers:
 """
 
 
+@pytest.mark.large
 def test_beams_own_command_runs_it(model, tmp_path):
     (tmp_path / "pipeline.yaml").write_text(PIPELINE.replace("MODEL", model))
     command = [sys.executable, "-m", "apache_beam.yaml.main", "--yaml_pipeline_file=pipeline.yaml"]
