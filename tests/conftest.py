@@ -25,6 +25,7 @@ from hypothesis import HealthCheck, settings
 
 import large
 import waiting
+from headrace.models.memory import hold_heap, release_heap
 from ports import new_port
 
 # No deadline: how long an example takes, or finding one, depends on the machine. The same examples each time: without a
@@ -62,7 +63,7 @@ def pytest_collection() -> Iterator[None]:
 
 def _hold_heap() -> None:
     gc.collect()
-    gc.freeze()
+    hold_heap()
 
 
 def pytest_unconfigure() -> None:
@@ -187,7 +188,7 @@ def _environment(folder: Path) -> bytes:
 @pytest.fixture
 def own_heap() -> Iterator[None]:
     """Nothing is frozen when the test begins."""
-    gc.unfreeze()
+    release_heap()
     yield
     _hold_heap()
 
