@@ -170,11 +170,7 @@ def test_gathered_elements_leave_when_they_are_enough(sizes, target, options, le
 
 options = st.fixed_dictionaries(
     {"max_batch_size": st.integers(1, 9)},
-    optional={
-        "element_size_fn": st.just(len),
-        "length_fn": st.just(len),
-        "lookahead": st.integers(1, 9),
-    },
+    optional={"element_size_fn": st.just(len), "length_fn": st.just(len), "lookahead": st.integers(1, 9)},
 )
 
 

@@ -40,10 +40,7 @@ def test_the_tightest_target_decides(targets, size):
 
 
 @given(
-    st.integers(1, 50),
-    st.integers(0, 500),
-    st.lists(st.floats(1e-6, 10), min_size=1, max_size=150),
-    st.floats(0, 0.9),
+    st.integers(1, 50), st.integers(0, 500), st.lists(st.floats(1e-6, 10), min_size=1, max_size=150), st.floats(0, 0.9)
 )
 def test_sizes_stay_within_bounds_for_any_times(smallest, more, seconds, variance):
     config = BatchingConfig(min_batch_size=smallest, max_batch_size=smallest + more, variance=variance)

@@ -20,10 +20,7 @@ PROXY = "its inference_fn asserts that the model is a proxy of apache_beam.utils
 CLOUD = "it needs a cloud service"
 
 NOT_APPLICABLE = {
-    "sklearn": {
-        "test_pipeline_pandas_large_model": PROXY,
-        "test_pipeline_pickled_large_model": PROXY,
-    },
+    "sklearn": {"test_pipeline_pandas_large_model": PROXY, "test_pipeline_pickled_large_model": PROXY},
     "pytorch": {
         "test_pipeline_gcs_model": CLOUD,
         "test_pipeline_gcs_model_control_batching": CLOUD,

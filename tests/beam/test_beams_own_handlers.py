@@ -56,9 +56,7 @@ HANDLERS = {
     "sklearn-numpy": (lambda folder: SklearnModelHandlerNumpy(str(folder / "numpy.pkl")), list(FEATURES)),
     "pytorch-keyed-tensor": (
         lambda folder: PytorchModelHandlerKeyedTensor(
-            str(folder / "bilinear.pt"),
-            torch.nn.Bilinear,
-            {"in1_features": 2, "in2_features": 1, "out_features": 1},
+            str(folder / "bilinear.pt"), torch.nn.Bilinear, {"in1_features": 2, "in2_features": 1, "out_features": 1}
         ),
         [{"input1": row[:2], "input2": row[2:]} for row in torch.tensor(FEATURES)],
     ),

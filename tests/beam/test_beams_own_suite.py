@@ -37,7 +37,7 @@ NOT_APPLICABLE = {
 SINCE = {
     "test_unexpected_inference_args_passed": pytest.mark.since_beam(
         "2.71", reason="until then no handler took inference_args unless it said so; Headrace's leave that to the model"
-    ),
+    )
 }
 
 LARGE = {  # they wait for seconds, or need PyTorch

@@ -22,12 +22,7 @@ def run(benchmark_module):
 
 @pytest.mark.parametrize(
     ("figures", "least", "greatest"),
-    [
-        ([3.0], 3, 3),
-        ([1, 2, 3, 4, 5, 6], 1, 6),
-        ([7, 1, 6, 2, 5, 3, 4], 2, 6),
-        (range(1, 16), 5, 11),
-    ],
+    [([3.0], 3, 3), ([1, 2, 3, 4, 5, 6], 1, 6), ([7, 1, 6, 2, 5, 3, 4], 2, 6), (range(1, 16), 5, 11)],
 )
 def test_intervals_leave_out_outliers_from_seven_figures_on(goals, figures, least, greatest):
     assert goals.interval(figures)[1:3] == (least, greatest)
@@ -41,8 +36,7 @@ def test_an_interval_has_the_true_median_in_it_seven_times_of_eight(goals, count
 
 
 @pytest.mark.parametrize(
-    ("values", "verdict"),
-    [((0.99, 1.0), "reached"), ((0.9, 0.97), "**missed**"), ((0.9, 1.0), "undecided")],
+    ("values", "verdict"), [((0.99, 1.0), "reached"), ((0.9, 0.97), "**missed**"), ((0.9, 1.0), "undecided")]
 )
 def test_a_goal_within_the_interval_is_undecided(goals, values, verdict):
     found = goals.interval(values)
@@ -53,7 +47,7 @@ def test_a_goal_within_the_interval_is_undecided(goals, values, verdict):
 
 CASES = {
     "cases": [
-        {"name": "small", "runs": {"Headrace": [{"seconds": 1.0}, {"seconds": 3.0}], "Beam": [{"seconds": 2.0}] * 2}},
+        {"name": "small", "runs": {"Headrace": [{"seconds": 1.0}, {"seconds": 3.0}], "Beam": [{"seconds": 2.0}] * 2}}
     ],
     "machine": {"date": "2026-01-02 03:04 UTC", "CPU": "Abacus", "cores": "2", "memory": "1.0 GiB"},
 }

@@ -21,10 +21,7 @@ def make_case(measure):
     def make(ours, theirs, names=("Headrace", "Beam")):
         sides = (lambda: beam.FlatMap(ours)), (lambda: beam.FlatMap(theirs))
         return measure.Case(
-            name="numbers",
-            rows=10,
-            source=lambda: beam.Create(range(10)),
-            sides=dict(zip(names, sides, strict=True)),
+            name="numbers", rows=10, source=lambda: beam.Create(range(10)), sides=dict(zip(names, sides, strict=True))
         )
 
     return make

@@ -304,7 +304,7 @@ def test_options_as_words_are_the_same_options():
     args = run_args(*OPTIONS)
     assert run_args(*words_of(args)) == args
     assert words_of(run_args("--fallback-model", "m", "--fallback", "one")) == [
-        *("--fallback", "one", "--fallback-model", "m"),
+        *("--fallback", "one", "--fallback-model", "m")
     ]
 
 

@@ -70,9 +70,7 @@ MANY = [*({"a": "x", "b": n} for n in range(1000)), *({"a": n, "b": n} for n in 
 
 
 @pytest.mark.parametrize(
-    "options",
-    [(), ("--resume",), pytest.param(("--runner=FnApiRunner",), marks=pytest.mark.large)],
-    ids=str,
+    "options", [(), ("--resume",), pytest.param(("--runner=FnApiRunner",), marks=pytest.mark.large)], ids=str
 )
 def test_a_run_ends_once_its_first_thousand_rows_have_failed(folder, run, options):
     folder.write("in.jsonl", MANY)

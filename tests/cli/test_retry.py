@@ -205,11 +205,7 @@ def test_an_empty_file_of_dead_letters_gives_no_rows(folder, call):
 
 BROKEN = {
     "in.jsonl": ('{"a": 1}\n{"a": 2}\n?\n{"a": 4}\n', '{"a": 30}', {"a": 30}),
-    "in.csv": (
-        "a,b,phone\n1,1,01\n2,2,02\n3,3,03,4\n4,4,04\n",
-        "30,3,03",
-        {"a": 30, "b": 3, "phone": "03"},
-    ),
+    "in.csv": ("a,b,phone\n1,1,01\n2,2,02\n3,3,03,4\n4,4,04\n", "30,3,03", {"a": 30, "b": 3, "phone": "03"}),
 }
 
 

@@ -150,10 +150,7 @@ SCALARS = [
     Kind(pyarrow.time64("ns"), _time(1)),
     Kind(pyarrow.time64("us"), _time(10**3)),
     Kind(pyarrow.time32("ms"), _time(10**6)),
-    Kind(
-        pyarrow.duration("us"),
-        lambda random: datetime.timedelta(microseconds=random.randint(-(10**15), 10**15)),
-    ),
+    Kind(pyarrow.duration("us"), lambda random: datetime.timedelta(microseconds=random.randint(-(10**15), 10**15))),
     Kind(pyarrow.date32(), lambda random: datetime.date.fromordinal(random.randint(1, 3652059))),
     Kind(pyarrow.null(), lambda random: None),
 ]

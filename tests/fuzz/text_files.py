@@ -20,12 +20,7 @@ from typing import Any, NamedTuple
 import zstandard
 
 BOM = b"\xef\xbb\xbf"
-COMPRESSIONS = {
-    ".gz": gzip.compress,
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": zstandard.compress,
-}
+COMPRESSIONS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
 _PLAIN = "abcxyz019 .-_+eE/'é\u00a0\u2028\ufeff\u0663\u4e2d\U0001f600\x85\x0b\x0c\x1c\x7f"
 _SPECIAL = '"",;\t|\n\r\x00'
 _FITTING: dict[str, list[tuple[str, Any]]] = {

@@ -89,10 +89,7 @@ CULPRITS = {
     "state": (Careful(rows=ROWS, more=ROWS), "Handler.rows, of type generator,"),
     "state refused": (Refusing(), "does not pickle (LookupError: not now)"),
     "function": (Handler().with_preprocess_fn(lambda x: ROWS), "does not pickle (TypeError: "),
-    "class": (
-        type("Local", (Handler,), {"__module__": "__main__", "shared": ROWS})(),
-        "Handler, of type __main__.",
-    ),
+    "class": (type("Local", (Handler,), {"__module__": "__main__", "shared": ROWS})(), "Handler, of type __main__."),
     "no object": (lambda: ROWS, "Handler, of type function,"),
 }
 

@@ -120,10 +120,7 @@ def test_events_are_counted_in_all_and_by_model(events, counters):
             {SIZE: [3, 1], BYTES: [24, 8], MICROS: [1500, 1000]},
         ),
         ([ModelLoaded("", 0.5, 1000)], {MILLIS: [500], "model_byte_size": [1000]}),
-        (
-            [TIMED, UsageReported("a", 3, 1)],
-            {f"{a}{name}": [n] for a in ("", "a-_") for name, n in TIMES.items()},
-        ),
+        ([TIMED, UsageReported("a", 3, 1)], {f"{a}{name}": [n] for a in ("", "a-_") for name, n in TIMES.items()}),
     ],
 )
 def test_sizes_and_times_are_distributions(events, values):

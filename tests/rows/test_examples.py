@@ -168,10 +168,7 @@ def test_weights_are_of_the_example_not_of_the_row(keyed):
     seen = []
     weigh = (lambda pair: pair[1]) if keyed else (lambda example: example)
     handler = Acting(
-        lambda batch: seen.append(list(batch)) or batch,
-        max_batch_weight=10,
-        element_size_fn=weigh,
-        min_batch_size=100,
+        lambda batch: seen.append(list(batch)) or batch, max_batch_weight=10, element_size_fn=weigh, min_batch_size=100
     )
     handler = KeyedModelHandler(handler) if keyed else handler
     rows = [{"a": weight, "k": "x"} for weight in (4, 4, 4, 9)]

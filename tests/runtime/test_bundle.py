@@ -59,13 +59,7 @@ BEFORE = {3: (Stage.PREPROCESSING, 1), 5: (Stage.PREPROCESSING, 0)}
 AFTER = {4: (Stage.POSTPROCESSING, 0), 6: (Stage.POSTPROCESSING, 1)}
 
 
-@given(
-    st.lists(st.integers(-3, 20), max_size=60),
-    st.integers(1, 12),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-)
+@given(st.lists(st.integers(-3, 20), max_size=60), st.integers(1, 12), st.booleans(), st.booleans(), st.booleans())
 def test_failures_are_exactly_the_bad_elements_in_every_operation(elements, size, before, after, weighed):
     """Operations are numbered in the order in which they run."""
     handler, seen = Poisoned(), Events()

@@ -9,15 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import cloudpickle
 import pytest
 
-from headrace import (
-    SKIP,
-    BatchingConfig,
-    DeviceLostError,
-    ElementFailure,
-    KeyedModelHandler,
-    RetryConfig,
-    predict,
-)
+from headrace import SKIP, BatchingConfig, DeviceLostError, ElementFailure, KeyedModelHandler, RetryConfig, predict
 from headrace.core.events import BatchCompleted
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Progress

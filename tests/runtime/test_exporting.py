@@ -170,10 +170,7 @@ def test_metrics_alone_are_exported_with_the_names_that_the_variables_give(tmp_p
 
 
 def test_a_collector_that_is_away_costs_no_row(tmp_path, closed_port):
-    variables = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{closed_port}",
-        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
-    }
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{closed_port}", "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     assert ran(tmp_path, PREDICT, **variables).startswith("1\n")
 
 

@@ -87,10 +87,7 @@ def test_elements_are_columnar_for_both_and_the_sizes_of_the_fallback_its_own():
 @pytest.mark.parametrize("fallback", [Remote("http://localhost"), Acting()], ids=["remote", "local"])
 @pytest.mark.parametrize("first", [Remote("http://localhost"), Acting()], ids=["remote", "local"])
 def test_time_limit_is_that_of_each_of_the_two(first, fallback):
-    for spec in (
-        prepared(first, fallback, timeout_secs=3, isolate=True),
-        isolated(prepared(first, fallback), 3),
-    ):
+    for spec in (prepared(first, fallback, timeout_secs=3, isolate=True), isolated(prepared(first, fallback), 3)):
         assert [one.timeout_secs for one in (spec, *spec.fallbacks)] == [3, 3]
         assert spec.isolated == isinstance(first, Acting)
         assert spec.fallbacks[0].isolated == isinstance(fallback, Acting)

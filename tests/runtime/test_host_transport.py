@@ -12,12 +12,7 @@ from functools import partial
 
 import pytest
 
-from headrace import (
-    Budget,
-    BudgetError,
-    predict,
-    report_generation,
-)
+from headrace import Budget, BudgetError, predict, report_generation
 from headrace.core.errors import HostDiedError, HostStartError
 from headrace.core.events import HostLost, ModelLoaded, UsageReported
 from headrace.hosts.fork_server_process import ForkServerProcess

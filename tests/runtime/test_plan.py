@@ -28,10 +28,7 @@ def test_functions_are_taken_off_the_handler(cls):
 
 @pytest.mark.parametrize(
     ("keyed", "mapping", "cls"),
-    [
-        (KeyedModelHandler, KeyModelMapping, Ours),
-        (incumbent.KeyedModelHandler, incumbent.KeyModelMapping, Theirs),
-    ],
+    [(KeyedModelHandler, KeyModelMapping, Ours), (incumbent.KeyedModelHandler, incumbent.KeyModelMapping, Theirs)],
 )
 def test_keyed_handler_with_a_model_for_each_set_of_keys(keyed, mapping, cls):
     handler = keyed([mapping(["a", "b"], cls()), mapping(["c"], cls())], max_models_per_worker_hint=1)

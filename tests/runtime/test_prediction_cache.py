@@ -10,14 +10,7 @@ from itertools import count
 
 import pytest
 
-from headrace import (
-    BatchingConfig,
-    ConfigurationError,
-    Failure,
-    KeyedModelHandler,
-    KeyModelMapping,
-    predict,
-)
+from headrace import BatchingConfig, ConfigurationError, Failure, KeyedModelHandler, KeyModelMapping, predict
 from headrace.batching.batcher import Batch
 from headrace.core.events import CacheUsed
 from headrace.runtime import prediction_cache, prediction_store

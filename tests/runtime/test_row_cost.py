@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace import (
-    Budget,
-    BudgetError,
-    ConfigurationError,
-    ElementRetry,
-    Price,
-    RowCostError,
-    predict,
-)
+from headrace import Budget, BudgetError, ConfigurationError, ElementRetry, Price, RowCostError, predict
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from http_endpoint import failures_among
 from metered import ASKED, EACH_COSTS_ONE, LocalMetered, Metered

@@ -7,16 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from headrace import (
-    Budget,
-    BudgetError,
-    ElementRetry,
-    KeyedModelHandler,
-    KeyModelMapping,
-    Price,
-    RetryConfig,
-    predict,
-)
+from headrace import Budget, BudgetError, ElementRetry, KeyedModelHandler, KeyModelMapping, Price, RetryConfig, predict
 from headrace.core.events import UsageReported
 from headrace.local import predict as predict_module
 from headrace.runtime.open_worker import open_worker

@@ -17,12 +17,7 @@ from typing import Any
 import pytest
 
 from headrace import ModelHandler
-from headrace.testing import (
-    BrokenLoadHandler,
-    DoublingHandler,
-    HandlerContract,
-    MiscountingHandler,
-)
+from headrace.testing import BrokenLoadHandler, DoublingHandler, HandlerContract, MiscountingHandler
 from headrace.testing.contract_tools import LoadedHandler
 
 TESTS = [name for name in dir(HandlerContract) if name.startswith("test_")]

@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, assume, given, seed, settings
 from hypothesis import strategies as st
 
-from headrace import (
-    SKIP,
-    BatchingConfig,
-    Failure,
-    KeyedModelHandler,
-    KeyModelMapping,
-    ModelHandler,
-    RetryConfig,
-    Stage,
-)
+from headrace import SKIP, BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, RetryConfig, Stage
 from headrace.core.errors import ConfigurationError
 from headrace.core.result import Skipped
 from headrace.runtime.observers import FanOut
