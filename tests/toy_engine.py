@@ -15,6 +15,9 @@ from http_endpoint import failures_among
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
+LONG_SECS = 3.0
+"""A time limit that nothing exceeds here, on a busy machine neither, unless it hangs."""
+
 
 class ToyEngine:
     """Doubles numbers, each after the others have had their turn. Notes what it is given, and what is taken back."""
@@ -91,6 +94,18 @@ async def double(example, engine, plus=0):
 async def where(example, engine):
     """The process that has loaded the engine, and this one."""
     return engine, os.getpid()
+
+
+async def stuck(example, engine, which, how):
+    """Hangs with one example: "holds the thread", or "answers nobody" any more."""
+    if example == which and how == "holds the thread":
+        time.sleep(1000)
+    if example == which:
+        engine.append("stuck")
+    await asyncio.sleep(0)
+    while engine:
+        await asyncio.sleep(1000)
+    return example
 
 
 async def exists(path):

@@ -42,10 +42,12 @@ def start_poor_owner(tmp_path, start_owner, monkeypatch):
     return start
 
 
-def test_a_host_that_is_killed_is_recovered(start_poor_owner, census):
+@pytest.mark.parametrize("whom", ["hosts", "fork_servers"])
+def test_what_is_killed_is_recovered(start_poor_owner, census, whom):
+    """Nothing notifies the host of a killed fork server, so the owner has to end it."""
     owner = start_poor_owner()
-    [host] = census.hosts(owner.pid)
-    os.kill(host, signal.SIGKILL)
+    [victim] = getattr(census, whom)(owner.pid)
+    os.kill(victim, signal.SIGKILL)
     owner.go()
     assert owner.result() == EXPECTED
 
@@ -57,15 +59,6 @@ def test_the_owners_end_ends_all(start_poor_owner, census, wait_until):
     owner.process.kill()
     owner.process.wait()
     assert wait_until(lambda: not census.processes()), census.processes()
-
-
-def test_a_killed_fork_servers_host_is_ended_by_the_owner(start_poor_owner, census):
-    """Nothing notifies its host, so the owner has to end it."""
-    owner = start_poor_owner()
-    [fork_server] = census.fork_servers(owner.pid)
-    os.kill(fork_server, signal.SIGKILL)
-    owner.go()
-    assert owner.result() == EXPECTED
 
 
 def test_a_hanging_host_is_killed_and_its_element_fails(start_poor_owner):

@@ -21,15 +21,12 @@ from headrace.runtime.placement import EngineSource
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
 from http_endpoint import events_and_outcomes, failures_among
-from toy_engine import Engine, dead, die, double, outcomes_of, where
+from toy_engine import LONG_SECS, Engine, dead, die, double, outcomes_of, stuck, where
 from toy_hosts import has_ended
 from toys import Events, Unloadable, run, with_attributes
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("census", "requests_end")
-
-LONG_SECS = 3.0
-"""A time limit that nothing exceeds here, on a busy machine neither, unless it hangs."""
 
 
 def test_what_does_not_pickle_fails_alone():
@@ -137,16 +134,7 @@ def test_request_that_takes_too_long_is_dropped_by_the_engine_and_keeps_nothing_
 @pytest.mark.large
 @pytest.mark.parametrize("how", ["holds the thread", "answers nobody"])
 def test_engine_that_hangs_is_killed_and_others_are_tried_again(how):
-    async def act(example, engine):
-        if example == 3 and how == "holds the thread":
-            time.sleep(1000)
-        if example == 3:
-            engine.append("stuck")
-        await asyncio.sleep(0)
-        while engine:
-            await asyncio.sleep(1000)
-        return example
-
+    act = partial(stuck, which=3, how=how)
     events, found = events_and_outcomes(Engine(act, list), range(6), isolate=True, timeout_secs=LONG_SECS)
     assert dead(found) == {3: TimeoutError}
     assert sorted(one for one in found if isinstance(one, int)) == [0, 1, 2, 4, 5]

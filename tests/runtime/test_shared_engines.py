@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from functools import partial
 
 import pytest
@@ -16,15 +15,12 @@ from headrace.core.events import HostLost, ModelLoaded
 from headrace.machine.status import machine_status
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from toy_engine import Engine, die, exists, where
+from toy_engine import LONG_SECS, Engine, die, exists, stuck, where
 from toy_hosts import has_ended
 from toys import run
 from waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("runtime", "census", "requests_end")
-
-LONG_SECS = 3.0
-"""A time limit that nothing exceeds here, on a busy machine neither, unless it hangs."""
 
 
 class Noting(list):
@@ -192,17 +188,7 @@ def test_each_process_finds_its_own_elements_that_kill_the_host(worker_process):
 @pytest.mark.large
 @pytest.mark.parametrize("how", ["holds the thread", "answers nobody"])
 def test_request_that_hangs_costs_other_processes_nothing(worker_process, how):
-    async def act(example, engine):
-        if example == 13 and how == "holds the thread":
-            time.sleep(1000)
-        if example == 13:
-            engine.append("stuck")
-        await asyncio.sleep(0)
-        while engine:
-            await asyncio.sleep(1000)
-        return example
-
-    spec = spec_of(act, list, timeout_secs=LONG_SECS)
+    spec = spec_of(partial(stuck, which=13, how=how), list, timeout_secs=LONG_SECS)
     guilty, other = worker_process(spec), worker_process(spec)
     assert guilty.run([1]).good == other.run([1]).good == [1]
     guilty.begin([13])
