@@ -13,7 +13,7 @@ from apache_beam.transforms import window
 
 from headrace import BatchingConfig, ConfigurationError, predict
 from headrace.beam import ModelHandler, RunInference
-from headrace.runtime import background
+from headrace.runtime import local_executor
 from pipelines import by_second
 from toys import Acting, Always, with_attributes
 
@@ -143,7 +143,7 @@ def count(batch):
 
 
 def test_metrics_timestamps_and_windows_are_the_same_on_a_second_thread(run, monkeypatch):
-    monkeypatch.setattr(background, "AdaptiveOverlap", Always)
+    monkeypatch.setattr(local_executor, "AdaptiveOverlap", Always)
     rows = by_second(run, "Rows", [(n, n) for n in range(20)], window.SlidingWindows(10, 5))
     handler = Acting(count).with_postprocess_fn(lambda value: value + 1)
     good, failed = rows | RunInference(handler, batching=BatchingConfig(4, 4)).with_exception_handling()
