@@ -9,10 +9,11 @@ import signal
 import threading
 import time
 from functools import partial
+from operator import is_
 
 import pytest
 
-from headrace import Budget, BudgetError, predict, report_generation
+from headrace import Budget, BudgetError, PredictionResult, predict, report_generation
 from headrace.core.errors import HostDiedError, HostStartError
 from headrace.core.events import HostLost, ModelLoaded, UsageReported
 from headrace.hosts.fork_server_process import ForkServerProcess
@@ -77,6 +78,20 @@ def test_host_that_is_killed_from_outside_costs_no_element(tmp_path):
     assert sorted(found) == [2 * n for n in range(20)]
     assert [lost.timed_out for lost in events.of(HostLost)] == [False]
     assert len(events.of(ModelLoaded)) == 2
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_prediction_has_the_element_itself_also_after_a_loss(dies, tmp_path):
+    async def act(example, engine):
+        if dies and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            die()
+        return PredictionResult(example, example.pop("number"))
+
+    given = [{"number": n} for n in range(3)]
+    found = sorted(predict(Engine(act), given, isolate=True), key=lambda one: one.inference)
+    assert [one.example for one in found] == [{"number": n} for n in range(3)]
+    assert all(map(is_, (one.example for one in found), given))
 
 
 @pytest.mark.large

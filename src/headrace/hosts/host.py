@@ -71,6 +71,8 @@ class Response(NamedTuple):
 
 Later: TypeAlias = Callable[[], Awaitable[Response]]
 """Answers a request side by side with others; called on the event loop's thread."""
+_Answered: TypeAlias = tuple[Response, Columns | None]
+"""A response, and the columns of its request, if that could be read."""
 
 
 class RequestHandler(ABC):
@@ -250,29 +252,33 @@ class _Client:
         answer = self._request_handler.answer(head, rows, self._progress)
         shared = self._request_handler.side_by_side
         if shared is not None and isinstance(head, Exclusive):
-            answer = partial(self._read_and_answer, rows[0])
-        if shared is None or isinstance(answer, Response):
-            assert isinstance(answer, Response)
+            begin = partial(self._read_and_answer, rows[0])
+        elif isinstance(answer, Response):
             return answer
+        else:
+            begin = partial(self._answer_later, answer, known)
+        assert shared is not None
         self._outgoing = self._outgoing or Outgoing(self._channel)
-        begin, send = partial(self._answer_later, answer), partial(self._send, number, known)
-        shared.begin(number, begin, send, exclusive=isinstance(head, Exclusive))
+        shared.begin(number, begin, partial(self._send, number), exclusive=isinstance(head, Exclusive))
         return None
 
-    async def _answer_later(self, answer: Later) -> Response:
+    async def _answer_later(self, answer: Later, known: Columns) -> _Answered:
         try:
-            return await answer()
+            return await answer(), known
         except Exception as error:
-            return self._request_handler.unreadable(error)
+            return self._request_handler.unreadable(error), None
 
-    async def _read_and_answer(self, content: bytes) -> Response:
-        head, rows, _ = decode(memoryview(content), own=True)
-        answer = self._request_handler.answer(head, rows, self._progress)
-        return answer if isinstance(answer, Response) else await answer()
+    async def _read_and_answer(self, content: bytes) -> _Answered:
+        try:
+            head, rows, known = decode(memoryview(content), own=True)
+            answer = self._request_handler.answer(head, rows, self._progress)
+        except Exception as error:
+            return self._request_handler.unreadable(error), None
+        return (answer, known) if isinstance(answer, Response) else await self._answer_later(answer, known)
 
-    def _send(self, number: int, known: Columns, answer: Response) -> bool:
+    def _send(self, number: int, answered: _Answered) -> bool:
         """Sends the response to a request that was answered side by side; returns whether it is the last one."""
-        message, is_last = self._encoded(answer, known)
+        message, is_last = self._encoded(*answered)
         if self._outgoing is not None:
             self._outgoing.send(number, message.content())
         return is_last

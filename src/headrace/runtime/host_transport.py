@@ -41,7 +41,9 @@ class _Request(Call):
     def make_exclusive(self) -> None:
         """From now on it is to be answered with none of other clients' requests beside it, and read only then."""
         if not self._is_exclusive:
-            self.message, self._is_exclusive = encode(Exclusive(), [b"".join(self.message.content())]), True
+            columns, content = self.message.columns, b"".join(self.message.content())
+            self.message, self._is_exclusive = encode(Exclusive(), [content]), True
+            self.message.columns = columns  # of the request inside, whose objects the answer may refer to
 
     def end(self, answer: Done | Raised | Unreadable, predictions: list[Any]) -> None:
         """Gives it its answer."""
