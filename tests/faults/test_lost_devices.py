@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 
 import pytest
 
 from headrace import BatchingConfig, Failure, HostDiedError, Stage, predict
 from headrace.testing import DeviceLosingHandler, DoublingHandler, FakeDevice
+from toy_engine import Engine
+from toys import fixed
 
 pytestmark = pytest.mark.large
 
@@ -76,3 +79,49 @@ def test_predictions_that_cannot_be_fetched():
     assert good == [2 * n for n in range(32) if n != 13]
     assert failure.element == 13
     assert SAID in str(failure.error)
+
+
+class ReadOntoDevice:
+    """Shows, where it is unpickled, that the device of that process is lost."""
+
+    def __init__(self, number, folder):
+        self.number, self._folder = number, folder
+
+    def __reduce__(self):
+        return read, (self.number, self._folder)
+
+    def lose(self):
+        (self._folder / str(os.getpid())).touch()
+
+
+def read(number, folder):
+    if (folder / str(os.getpid())).exists():
+        raise RuntimeError("CUDA error: device-side assert triggered")
+    return ReadOntoDevice(number, folder)
+
+
+def answer(example):
+    if example.number == 0:
+        example.lose()
+    return example.number
+
+
+class LostInBetween(DoublingHandler):
+    def run_inference(self, batch, model, inference_args=None):
+        return list(map(answer, batch))
+
+
+class LostInEngine(Engine):
+    async def submit(self, example, model, inference_args=None):
+        return answer(example)
+
+
+@pytest.mark.parametrize("handler", [LostInBetween(), LostInEngine(None, max_concurrent=1)])
+def test_elements_that_cannot_be_read(handler, tmp_path):
+    """The host is replaced; they succeed there, and the worker has not lost its own device."""
+    elements = [ReadOntoDevice(n, tmp_path) for n in range(4)]
+    asked = {} if isinstance(handler, Engine) else {"batching": fixed(1)}
+    good, bad = sorted_out(predict(handler, elements, isolate=True, on_failure="yield", **asked))
+    assert sorted(good) == [0, 1, 2, 3]
+    assert bad == []
+    assert len(list(tmp_path.iterdir())) == 1

@@ -234,9 +234,11 @@ class _Client:
             del request
         if answer is None:
             return None
-        if self._request_handler.side_by_side is None:
+        is_in_turn = self._request_handler.side_by_side is None
+        if is_in_turn:
             self._progress.mark(Activity.ANSWERING)
-        message, self.is_last = self._encoded(answer, known)
+        message, is_last = self._encoded(answer, known)
+        self.is_last = is_last and is_in_turn  # else other answers may be on their way, and the client kills it
         return message, answer.files
 
     def _respond(self, number: int, request: Decoded) -> Response | None:

@@ -96,14 +96,14 @@ class BatchRequestHandler(RequestHandler):
 
     def unreadable(self, error: Exception) -> Response:
         """The response to a request that cannot be unpickled."""
+        if self._progress is not None and device_loss(error):  # an array may be read onto it
+            return _device_lost(error, self._progress)
         caught = Caught.of(error)
         return Response(Unreadable(caught), reducers=exception_reducers([caught.error]))
 
     def unsendable(self, answer: Response, error: Exception) -> Response:
         """The same response with failures in place of rows, and texts in place of elements, that cannot be pickled."""
-        if self._progress is not None and device_loss(error):
-            return _device_lost(error, self._progress)
-        if not isinstance(answer.head, Done):
+        if not isinstance(answer.head, Done) or device_loss(error):
             return self.unreadable(error)
         events = answer.head.events
         failures = [replace(failure, element=_as_sent(failure.element)) for failure in answer.head.failures]
