@@ -56,6 +56,12 @@ def test_a_fresh_import_loads_no_more_than_it_needs(modules, loads, does_not_loa
     assert not loaded & does_not_load
 
 
+def test_manager_has_no_event_loop():
+    """It lives as long as any of a machine's models, and is to stay small."""
+    seen = "import sys, headrace.machine.manager; print('asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
 def test_core_imports_the_standard_library_only(sources):
     imported = {name for module, tree in sources.items() if _is_in(module, "core") for name in _imports(tree)}
     foreign = {name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names}

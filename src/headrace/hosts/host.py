@@ -9,18 +9,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from headrace.core.files import keep_copies, kept_copies
 from headrace.hosts.client import client_of
 from headrace.hosts.provider import ClientChannel, Exclusive, Withdrawal
-from headrace.hosts.side_by_side import SideBySide
 from headrace.ipc.channel import LONGEST_INLINE, Channel, Content, Frame, Link, Outgoing
 from headrace.ipc.codec import Columns, Decoded, Message, decode, encode
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.segment import Segment
 from headrace.ipc.weights_file import NotMappableError, WeightsLayout, export
 from headrace.models.memory import peak_bytes
+
+if TYPE_CHECKING:  # it needs asyncio, which the machine's manager does without
+    from headrace.hosts.side_by_side import SideBySide
 
 _LONGEST_STALL_SECS = 10.0
 """How long a client may be stopped in the middle of a message, while others wait; the owner may be for ever."""
