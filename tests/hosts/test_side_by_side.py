@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
+from contextlib import closing
 from queue import SimpleQueue
 
+import cloudpickle
 import pytest
 
-from headrace.hosts.client import client_of, first_call_of
+from headrace.hosts.client import ModelHosts, client_of, first_call_of
+from headrace.hosts.fork_server_client import ForkServerClient
+from headrace.hosts.host import Response
+from headrace.hosts.provider import Exclusive
 from headrace.hosts.side_by_side import ALL_CLIENTS, SideBySide
+from headrace.ipc.codec import encode
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
+from toy_hosts import Toy, double, forbidden
+from toys import Unloadable
 from waiting import wait_until
 
 ALONE = ALL_CLIENTS + 1
@@ -100,3 +109,38 @@ def test_host_that_is_lost_to_one_client_is_not_the_next_ones(is_last):
         assert wait_until(lambda: client_of(progress.read().call) == (1 if is_last else ALL_CLIENTS))
     finally:
         shared.close()
+
+
+class AnswersLater(Toy):
+    """Does what it is told, side by side."""
+
+    def answer(self, head, rows, progress):
+        if self.side_by_side is None:
+            self.side_by_side = SideBySide(progress, 3, None)
+            self.side_by_side.start()
+
+        async def later():
+            return Response("done", pickle.loads(head)(rows, self))
+
+        return later
+
+    def close(self):
+        self.side_by_side.close()
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+def test_every_request_has_its_answer_whatever_raises(exclusive, census):
+    def asked(work, row):
+        request = cloudpickle.dumps(work), [row]
+        return (
+            hosts.submit(Exclusive(), [b"".join(encode(*request).content())]) if exclusive else hosts.submit(*request)
+        )
+
+    provider = ForkServerClient(cloudpickle.dumps(AnswersLater()), "later")
+    with closing(ModelHosts(provider, "later", 60.0, side_by_side=True)) as hosts:
+        calls = [asked(double, 3), asked(forbidden, 3), asked(double, Unloadable()), asked(double, None)]
+        assert wait_until(lambda: all(call.connection.is_ready(call) for call in calls))
+        found = [hosts.result(call) for call in calls]
+    assert (found[0].head, found[0].rows) == ("done", [6])
+    assert [one.head[0] for one in found[1:]] == ["unreadable"] * 3
+    assert [one.head[1].partition("(")[0] for one in found[1:]] == ["PermissionError", "ValueError", "TypeError"]
