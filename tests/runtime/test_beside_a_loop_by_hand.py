@@ -146,7 +146,7 @@ ROAD = {
     **{name: (*scene, 0, 128, 1.25) for name, scene in TROUBLE.items()},
     "5 % fail by chance": (1500, partial(by_chance, 0.05, 500), {}, 0, 128, 6),
     "used up during idle time": (1500, partial(between, 10, 18), {}, 12, 32, 1.25),
-    "400 a second, 20 % by chance": (4000, partial(small_bucket, at_random=0.2), {}, 0, 32, 2),
+    "400 a second, 20 % by chance": (4000, partial(small_bucket, at_random=0.2), {}, 0, 32, 2.5),
     "20 % by chance": (1500, partial(by_chance, 0.2, 429), {}, 0, 128, 8),
 }
 """How many requests; what refuses some; the endpoint's options; seconds without requests after the first hundredth of

@@ -172,7 +172,11 @@ class Alarm:
         """Has the function called then, unless it is to be called earlier, or so much later at most."""
         if self._timer is None or not self._loop.time() < self._timer.when() <= when + self._early_secs:
             self.stop()
-            self._timer = self._loop.call_at(when, self._function)
+            self._timer = self._loop.call_at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None  # it may ring a moment before its time, and would seem to be set
+        self._function()
 
     def stop(self) -> None:
         """The function is not called any more."""

@@ -85,7 +85,13 @@ class EndpointState(ctypes.Structure):
     full: float
     """The limit to go back to after a look; 0: this is no look."""
     peak: float
-    """The highest limit since the last look."""
+    """The highest limit since the last look, or the one that it has restored."""
+    fallen: float
+    """The limit before it was restored; 0: it was not, or that has proven right."""
+    alone_before: float
+    """``alone`` before that."""
+    rest: float
+    """For how many rounds a fallen limit is no reason for another look."""
     size_class: float
     """The bit length of the number of elements in a request."""
     turned_at: float

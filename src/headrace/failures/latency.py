@@ -49,7 +49,8 @@ class LatencyLimit:
     latency rises, each round of answers sets the limit to ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 *
     alone / latency)``: the gradient of Netflix's concurrency-limits. ``latency`` is the round's mean, and ``alone``
     that of an endpoint at which little waits. It follows lower means, and is measured anew in a round at a third of the
-    limit: now and then, and once the limit has fallen to half; if the endpoint itself is slower, that is undone. A
+    limit: now and then, and once the limit has fallen to half. If that round is slow, too, the limit goes back to what
+    it was, unless that makes the next round slower still: then requests wait for each other, or for those of others. A
     round that uses less than half of the limit says nothing about it.
 
     If this process computes all the time, the requests in flight wait for it, and more of them would only make HTTP
@@ -80,7 +81,7 @@ class LatencyLimit:
         """Begins again with a single request: the endpoint is not what it was."""
         state = self._board.state
         state.limit, state.begins = 1.0, 1.0
-        state.alone = state.rounds = state.full = state.peak = 0.0
+        state.alone = state.rounds = state.full = state.peak = state.fallen = state.rest = 0.0
         self._turn(now)
 
     def started(self, in_flight: int) -> None:
@@ -131,10 +132,15 @@ class LatencyLimit:
             state.alone = mean
         elif state.full:
             if state.full < self._FALLEN * state.peak and mean > self._TOLERANCE * state.alone:
+                state.fallen, state.alone_before, state.rest = state.full, state.alone, self._BETWEEN_LOOKS
                 state.full, state.begins = state.peak, 1.0
             state.peak = state.limit = state.full
             state.full, state.alone = 0.0, mean
+        elif used and state.fallen and mean > self._SOON * state.alone:  # they do wait for each other, or for others'
+            state.peak = state.limit = state.fallen
+            state.alone, state.begins, state.fallen = state.alone_before, 0.0, 0.0
         elif used:
+            state.fallen = 0.0
             self._adapt(mean, is_busy=is_busy)
         self._turn(now)
 
@@ -154,6 +160,6 @@ class LatencyLimit:
         state.limit = max(1.0, min(max(0.5, gradient) * state.limit + more, self._bound()))
         if is_busy:  # then fewer in flight would only waste time
             return
-        state.rounds += 1
-        if state.rounds >= self._BETWEEN_LOOKS or state.limit < self._FALLEN * state.peak:
+        state.rounds, state.rest = state.rounds + 1, max(0.0, state.rest - 1)
+        if state.rounds >= self._BETWEEN_LOOKS or (state.limit < self._FALLEN * state.peak and not state.rest):
             state.rounds, state.full, state.limit = 0.0, state.limit, max(1.0, state.limit / 3)

@@ -36,7 +36,8 @@ class RefusalBreaker:
         jitter: returns random numbers in [0, 1), so that the clients of an endpoint do not return all at once.
     """
 
-    _IN_A_ROW = 5
+    _IN_A_ROW, _WORKS_AGAIN = 5, 3
+    """How many requests that nobody takes are an outage; after how many refusals in a row it is a quota's by now."""
     _FIRST_SECS = 0.03
     _LONGEST_SECS = 1.0
 
@@ -46,6 +47,8 @@ class RefusalBreaker:
         """How many requests in a row nobody took."""
         self._pauses = 0
         """How many pauses there have been since it answered."""
+        self._refusals = 0
+        """How many of the latest were refused."""
         self._paused_at = self._paused_until = 0.0
         self.opened_at: float | None = None
         """Since when the endpoint has answered nothing; None: it answers."""
@@ -80,7 +83,8 @@ class RefusalBreaker:
         if self.in_a_row < self._IN_A_ROW or (self.opened_at is not None and started < self._paused_at):
             return False
         self._pauses += 1
-        self.is_down = self.is_down or reply is Verdict.UNAVAILABLE
+        self._refusals = self._refusals + 1 if reply is Verdict.REFUSED else 0
+        self.is_down = reply is Verdict.UNAVAILABLE or (self.is_down and self._refusals < self._WORKS_AGAIN)
         secs = self._LONGEST_SECS
         if not self.is_down:
             secs = backoff(self._pauses, self._FIRST_SECS, self._LONGEST_SECS)

@@ -43,8 +43,10 @@ class QuotaRate:
     """When probing reaches twice the quota, and in which time it grows by a factor of e, in units."""
     _MODEST, _LEAST_EAGER = 200.0, 0.7
     """Above how many requests a second the exponential counts less, and how little at least."""
-    _LARGEST_CUT, _FEW = 0.5, 4
-    """How much of the rate a cut leaves at least; fewer requests since the last one tell too little."""
+    _LARGEST_CUT = 0.5
+    """How much of the rate a cut leaves at least."""
+    _FEW = 4
+    """Where fewer are accepted after a cut, those of the unit of time before count as much as they."""
     _EARLY, _AHEAD = 2, 3
     """Until which unit a cut is early; how many units of growth are left out after such cuts."""
     _ROUND_TRIPS, _NEWEST = 2, 0.1
@@ -110,8 +112,12 @@ class QuotaRate:
         was_steady = rate < math.inf and now - state.cut_at >= unit
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
-        is_rough = share or measured * min(now - state.cut_at, unit) < self._FEW
-        found = (max(measured, lately) if is_rough and rate < math.inf else measured) / (1 - share)
+        accepted = measured
+        if share and rate < math.inf:
+            accepted = max(measured, lately)
+        elif rate < math.inf and measured * (now - state.cut_at) < self._FEW:
+            accepted = (measured + lately) / 2
+        found = accepted / (1 - share)
         state.quota = found if math.isinf(rate) else min(rate, max(found, self._LARGEST_CUT * rate))
         early = now - state.cut_at < self._EARLY * unit and state.quota > (self._LARGEST_CUT + 0.01) * rate
         state.cut_at = state.next_at = state.known_since = now
@@ -121,7 +127,10 @@ class QuotaRate:
         self._settling = _Settling(started, now, part, state.quota, was_steady=was_steady)
 
     def _teaches(self, now: float, started: float) -> bool:
-        """Whether a refusal says how much is accepted: where nothing was lately, others have used up the quota."""
+        """Whether a refusal says how much is accepted: where nothing was lately, others have used up the quota.
+
+        Lately is in the unit of time, or, from other members, since this one's last.
+        """
         board = self._board
         if started <= board.state.known_since or not board.state.accepts:
             return False

@@ -63,8 +63,8 @@ class Judgement(NamedTuple):
         return self._replace(verdict=Verdict.UNAVAILABLE) if self.verdict is Verdict.FAILED else self
 
     def within(self, longest_secs: float) -> Judgement:
-        """The same, unless the endpoint asks to wait for longer: it is as good as down then, and no retry worth it."""
-        return self if self.delay_secs <= longest_secs else Judgement(Verdict.UNAVAILABLE, retries=False, delay_secs=0)
+        """The same, unless the endpoint asks to wait for longer: then the request is given up."""
+        return self if self.delay_secs <= longest_secs else self._replace(retries=False, delay_secs=0.0)
 
     @property
     def waits(self) -> bool:
@@ -220,6 +220,8 @@ class EndpointLog:
         self._waits_until = -math.inf
         self.is_down = False
         """Whether the last word was that the endpoint is down."""
+        self.asks_too_much = False
+        """Whether what it refused last would have had to wait for longer than requests do."""
 
     def note(self, *, is_down: bool, error: BaseException | None) -> None:
         """Takes down whether the endpoint is down, and its last error."""
@@ -232,6 +234,7 @@ class EndpointLog:
 
     def note_delay(self, now: float, secs: float, longest_secs: float, error: BaseException) -> None:
         """Takes down how long the endpoint asks to wait, and how long requests do at most."""
+        self.asks_too_much = secs > longest_secs
         if secs < _WORTH_SAYING_SECS or now < self._waits_until:
             return
         self._waits_until = now + min(secs, longest_secs)

@@ -161,8 +161,8 @@ class Dispatcher:
             for call in self._waiting.remove_all():  # the budget is spent
                 self._deliver(call, usage.error)
         self._limit.client_is_busy = self._event_loop.is_busy()
-        all_wait = self._first in self._paused and not self._record.has_answered
-        ready = 0 if all_wait else len(self._waiting)
+        awaited = self._first if self._first in self._paused and not self._record.has_answered else None
+        ready = len(self._waiting) if awaited is None else 0
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
             call = self._waiting.take(newest=began is not None and self._limit.is_down)
@@ -176,15 +176,17 @@ class Dispatcher:
             self._alarm.set(now + max(again, _SHORTEST_WAIT_SECS))
         self._needs_wakeup = not self._waiting
         self.room = 2 * self._limit.limit + _WAITING
-        if (is_throttled := all_wait or self._limit.is_throttled) != (self._throttled[1] is not None):
+        is_throttled = self._limit.is_throttled or (awaited is not None and awaited.refusals > 0)
+        if is_throttled != (self._throttled[1] is not None):
             self._throttled = self.throttled_secs(), now if is_throttled else None
 
     def _note_outage(self, now: float, began: float | None) -> None:
         """Tells of an outage, and gives up on what has waited for too long for an endpoint that answers nothing."""
         self._log.note(is_down=self._limit.is_down, error=self._last_error)
         if began is not None:
-            longest, since = self.rules.longest_wait(is_refused=not self._limit.is_down), max(began, self._named_until)
-            self._give_up_on(lambda one: now > min(one.deadline, max(one.queued, since) + longest))
+            is_quota, patience = not (self._limit.is_down or self._log.asks_too_much), self.rules.patience_secs
+            ends = max(began, self._named_until) + self.rules.longest_wait(is_refused=is_quota)
+            self._give_up_on(lambda one: now > min(one.deadline, max(one.queued + patience, ends)))
 
     def _patience(self, now: float) -> float:
         """Seconds until what waits is left to a fallback. A quota may be free again soon, an outage is one at once."""
@@ -306,7 +308,10 @@ class Dispatcher:
         if self._limit.is_down and self.rules.num_retries:  # 0: nothing that may have been billed is sent again
             judgement = judgement.while_down()
         if math.isinf(call.deadline):
-            call.deadline = now + self.rules.longest_wait(is_refused=judgement.verdict is Verdict.REFUSED)
+            call.deadline = now + self.rules.patience_secs
+        if judgement.verdict is Verdict.REFUSED and not call.is_refused:
+            began, call.is_refused = self._limit.outage_began or now, True
+            call.deadline = max(call.deadline, began + self.rules.longest_wait(is_refused=True))
         if judgement.delay_secs and not self.rules.has_fallback:  # it is no request's fault, sent or not
             call.deadline += judgement.delay_secs
             if self._named_until < (self._limit.outage_began or now):
@@ -325,8 +330,7 @@ class Dispatcher:
         pause = judgement.delay_secs + pause
         if now + pause > call.deadline or call.is_too_dear(error):
             return False
-        call.tries += 1
-        call.retried.append(error)
+        call.try_again(error)
         self._paused.add(call)
         self._first = call if judgement.verdict is not Verdict.FAILED and self.rules.max_concurrent is None else None
         self._loop.call_later(pause, self._guarded, partial(self._enqueue_again, call))

@@ -168,6 +168,8 @@ class EndpointCall:
     """Tokens, for the retries of those."""
     refusals: int = 0
     """How many tries the endpoint has refused, or could not take."""
+    is_refused: bool = False
+    """Whether any was refused."""
     queued: float = 0.0
     deadline: float = math.inf
     """No later try starts after this."""
@@ -178,6 +180,11 @@ class EndpointCall:
     predictions: list[Any] = field(default_factory=list)
     seconds: float = 0.0
     """How long its last try took."""
+
+    def try_again(self, error: BaseException) -> None:
+        """Counts a try more, after this error."""
+        self.tries += 1
+        self.retried.append(error)
 
     def is_too_dear(self, error: BaseException) -> bool:
         """Whether it has cost too much to be sent again after an error."""
