@@ -53,7 +53,7 @@ class Model:
 class Versioned(ModelHandler):
     """Predicts the path of its model and says so; loads a path when a file of its name is in the folder.
 
-    Paths that begin with "bad" cannot be loaded. In the folder lies a note of each load.
+    Paths that begin with "bad" cannot be loaded. In the folder lies a note of each load and of each path asked for.
     """
 
     def __init__(self, folder, path="v0", **options):
@@ -64,6 +64,7 @@ class Versioned(ModelHandler):
         path = self._model_uri
         if path.startswith("bad"):
             raise ValueError(path)
+        (self.folder / f"asked-{path}").touch()
         while not (path == "v0" or (self.folder / path).exists()):
             time.sleep(0.002)
         (self.folder / f"loaded-{path}-{os.getpid()}-{os.urandom(3).hex()}").touch()
@@ -306,8 +307,7 @@ def test_model_that_loads_when_the_transform_ends_is_released(tmp_path, thread, 
     gc.collect()
     one = thread(Versioned(tmp_path))
     one.told("v1")
-    models_of_thread = one.models
-    assert wait_until(lambda: models_of_thread.policy._loading is not None)
+    assert wait_until((tmp_path / "asked-v1").exists)
     when_in(VersionedModels.close, (tmp_path / "v1").touch)
     one.bundle = None
     one.close()

@@ -72,9 +72,10 @@ class RemoteModelHandler(ABC, ModelHandler[ExampleT, PredictionT, ModelT]):
 
     ``RunInference`` and ``predict`` keep many requests in flight, as many and as fast as the endpoint's answers show
     it can take (see ``docs/remote.md``). A request that the endpoint refuses for now (HTTP 429), or cannot take at
-    all (503, connection refused), is repeated when it has recovered, for up to ``RetryConfig.timeout_secs``, three times
-    that after 429; it spends no retries. Other failures spend one each, unless several requests fail in a row (500, lost connections):
-    then the endpoint is down. A status that repeating does not change (400, 401, 404, ...) is not retried.
+    all (503, connection refused), is repeated when it has recovered, for up to ``RetryConfig.timeout_secs``, or three
+    times that after 429; that spends no retries. Other failures spend one each, unless several requests fail in a row
+    (500, lost connections): then the endpoint is down. A status that repeating does not change (400, 401, 404, ...) is
+    not retried.
 
     Either method may be ``async def``. ``request`` then runs in an event loop, else on threads, several at a time: the
     client and the handler must be safe for that.
