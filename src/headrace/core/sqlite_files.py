@@ -28,7 +28,7 @@ def log_ahead(database: sqlite3.Connection, busy_secs: float) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
-            time.sleep(_PAUSE_SECS)
+            time.sleep(_PAUSE_SECS)  # SQLite has no call that waits for this lock
         else:
             return
 

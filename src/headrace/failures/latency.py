@@ -48,10 +48,10 @@ class LatencyLimit:
     for a round trip, and beyond 75, 8 % of the limit if that takes 50 ms, up to all of it if it takes longer. Once
     latency rises, each round of answers sets the limit to ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 *
     alone / latency)``: the gradient of Netflix's concurrency-limits. ``latency`` is the round's mean, and ``alone``
-    that of an endpoint at which little waits. It follows lower means, and is measured anew in a round at a third of the
-    limit: now and then, and once the limit has fallen to half. If that round is slow, too, the limit goes back to what
-    it was, unless that makes the next round slower still: then requests wait for each other, or for those of others. A
-    round that uses less than half of the limit says nothing about it.
+    the mean while little waits, which follows lower means. A round at a third of the limit measures it anew, every 50
+    rounds and once the limit has halved. If that round is slow, too, the limit is restored, unless the next round is
+    slower still: then requests wait for each other, or for those of others. A round that uses less than half of the
+    limit says nothing about it.
 
     If this process computes all the time, the requests in flight wait for it, and more of them would only make HTTP
     clients slower. Then the limit does not grow, and falls if the latency is more than a fifth above ``alone``.

@@ -37,7 +37,7 @@ class RefusalBreaker:
     """
 
     _IN_A_ROW, _WORKS_AGAIN = 5, 3
-    """How many requests that nobody takes are an outage; after how many refusals in a row it is a quota's by now."""
+    """Requests in a row that nobody takes: an outage. Refusals in a row that end one: what is left is a quota."""
     _FIRST_SECS = 0.03
     _LONGEST_SECS = 1.0
 

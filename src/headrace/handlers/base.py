@@ -75,7 +75,7 @@ class FrameworkHandler(UriModelHandler[ExampleT, ModelT]):
 
     def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
         """What the ``inference_fn`` makes of a batch, as results."""
-        raise NotImplementedError
+        raise NotImplementedError  # each framework's handler does it
 
 
 class TakesColumns(FrameworkHandler[ExampleT, ModelT]):
@@ -90,7 +90,7 @@ class TakesColumns(FrameworkHandler[ExampleT, ModelT]):
 
     def _rows_of(self, columns: Any) -> Any:
         """What the model takes of columns: an array with a row for each, several of them by name, or a frame."""
-        raise NotImplementedError
+        raise NotImplementedError  # each framework's handler does it
 
     def _answer(self, rows: Any, model: Any, inference_args: dict[str, Any] | None) -> Any:
         """The predictions for such rows, as an array if possible."""

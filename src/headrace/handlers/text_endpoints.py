@@ -87,11 +87,11 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
 
     async def _predict(self, example: Any, client: ModelT, args: Mapping[str, Any]) -> Any:
         """The prediction for an example, or what stands for it."""
-        raise NotImplementedError
+        raise NotImplementedError  # each endpoint's handler does it
 
     async def _probe(self, client: ModelT, args: Mapping[str, Any]) -> object:
         """Sends a request of the same arguments, and a prompt at which nothing can be wrong."""
-        raise NotImplementedError
+        raise NotImplementedError  # each endpoint's handler does it
 
     async def request(
         self, batch: Sequence[Any], model: ModelT, inference_args: dict[str, Any] | None = None

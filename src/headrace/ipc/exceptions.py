@@ -31,7 +31,7 @@ def exception_reducers(
 
     Args:
         errors: the exceptions in one message. Each is pickled and unpickled here as a trial.
-        events: those in the message, some of which have an error, too.
+        events: the events in the message; some carry an error.
 
     Returns:
         Reducers by exact class, for a pickler's ``dispatch_table`` (set it before constructing a cloudpickle pickler).

@@ -330,7 +330,7 @@ class Dispatcher:
         pause = judgement.delay_secs + pause
         if now + pause > call.deadline or call.is_too_dear(error):
             return False
-        call.try_again(error)
+        call.count_retry(error)
         self._paused.add(call)
         self._first = call if judgement.verdict is not Verdict.FAILED and self.rules.max_concurrent is None else None
         self._loop.call_later(pause, self._guarded, partial(self._enqueue_again, call))

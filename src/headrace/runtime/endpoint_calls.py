@@ -36,7 +36,7 @@ from headrace.runtime.usage_meter import UsageMeter, meter_of
 _MOST_TASKS, _MOST_THREADS = 1000, 256
 """How many requests may be in flight if they run in the event loop, and on threads."""
 _QUOTA_WAITS = 3
-"""How many times as long as for an endpoint that is down requests wait for a quota: many are counted by the minute."""
+"""A quota is waited for this many times as long as an endpoint that is down: many are counted by the minute."""
 
 
 class Rules(NamedTuple):
@@ -181,8 +181,8 @@ class EndpointCall:
     seconds: float = 0.0
     """How long its last try took."""
 
-    def try_again(self, error: BaseException) -> None:
-        """Counts a try more, after this error."""
+    def count_retry(self, error: BaseException) -> None:
+        """Counts one more try, after this error."""
         self.tries += 1
         self.retried.append(error)
 

@@ -178,7 +178,7 @@ class HostTransport:
                     self._send(self._calls.values())
                 failure = self._await_answers(lambda: False)
                 if failure is not None and not self._is_closed:
-                    # Not kept here: an error that was raised refers to whoever waited, and so to the EngineCopies.
+                    # Not kept here: the traceback of a raised error holds its caller's frames, and so the EngineCopies.
                     self._try_again(failure, self._left())
             except BaseException as error:  # no other host can be started, or it cannot load the engine
                 self._fail(self._left(), error)

@@ -235,7 +235,7 @@ class LocalExecutor:
         return outcomes
 
     def collect(self, most: int = 0) -> list[Outcome]:
-        """Waits until at most so many batches are in flight; returns the outcomes that are ready."""
+        """Waits until no more batches than that are in flight; returns the outcomes that are ready."""
         outcomes: list[Outcome] = []
         while self._tasks and (len(self._tasks) > most or self._tasks[0].future.done()):
             assert self._thread is not None
