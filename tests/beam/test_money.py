@@ -11,7 +11,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from headrace import Budget, BudgetError, Price
 from headrace.beam import RunInference, report
-from headrace.beam.pipeline_report import totals_of
+from headrace.beam.results import totals_of
 from metered import ASKED, AsyncMetered, LocalMetered, Metered
 
 PRICES = {"m": Price(input=1.0, output=2.0, request=0.5)}

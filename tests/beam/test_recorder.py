@@ -20,8 +20,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.beam.metrics import MetricReplay, values_of_summary
-from headrace.beam.recorder import BeamRecorder
+from headrace.beam.recorder import BeamRecorder, MetricReplay, values_of_summary
 from headrace.core.events import HandlerMetric
 from headrace.runtime.observers import EngineMetrics
 

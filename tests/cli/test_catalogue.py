@@ -138,7 +138,7 @@ def test_a_handler_is_described(headrace):
     place = lines.index("  model_uri (needed)  (--model)")
     assert lines[place + 1].startswith("      path or URI of the model's file.")
     assert "  model_file_type=pickle" in lines
-    assert "min_batch_size=None, max_batch_size=None" in result.out
+    assert "max_batch_weight" in result.out
     assert lines[-1].startswith(
         "  headrace run rows.csv --handler sklearn-pandas --model model.pkl --columns 'age,city' "
     )

@@ -13,7 +13,6 @@ import pytest
 import sklearn.linear_model
 
 import headrace as package
-from headrace.cli import doctor
 from headrace.machine.status import machine_status
 from headrace.testing.fakes import DoublingHandler
 
@@ -78,18 +77,6 @@ def test_a_manager_is_shown_and_leftovers_with_the_cure_and_cleaned(headrace, sh
     assert not machine_status().orphans
     again = headrace("doctor", "--clean", "--json")
     assert (again.code, json.loads(again.out)["nothing_left_over"]) == (0, True)
-
-
-@pytest.mark.parametrize(
-    ("installed", "defects"), [("2.66.0", 0), ("2.67.0", 1), ("2.75.0", 1), ("2.76.0rc1", 0), ("3.0.0", 0)]
-)
-def test_known_defects_of_the_beam_that_is_installed_are_named(headrace, monkeypatch, installed, defects):
-    monkeypatch.setattr(doctor, "version", {"apache-beam": installed}.__getitem__)
-    found = json.loads(headrace("doctor", "--json").out)["beam"]
-    assert (found["version"], len(found["defects"])) == (installed, defects)
-    out = headrace("doctor").out
-    assert re.search(rf"^Beam +{re.escape(installed)}$", out, re.MULTILINE)
-    assert ("install apache-beam>=2.76" in out) == bool(defects)
 
 
 def test_an_unusable_directory_is_reported(headrace, directory):

@@ -7,8 +7,7 @@ from unittest import mock
 
 import pytest
 
-from headrace.cli.importing import importing
-from headrace.cli.run import importing_ahead
+from headrace.cli.run import importing, importing_ahead
 from headrace.hosts.environment import threads_of_each
 from headrace.hosts.fork_server_process import SPARE
 

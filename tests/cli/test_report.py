@@ -92,12 +92,12 @@ def test_pages_are_made_again_and_compared(run, headrace, folder):
     assert "Compared" in (folder.path / "both.html").read_text()
 
 
-@pytest.mark.parametrize("facts", ['{"report": 1}', '{"report": 1, "command": "run", "causes": 7}', "[1]", "no report"])
+@pytest.mark.parametrize("facts", ["[1]", "no report"])
 def test_figures_made_by_hand_are_one_error(folder, headrace, facts):
     folder.write("own.json", facts)
     result = headrace("report", "own.json")
     assert result.code == 2
-    assert re.search("own.json is no (whole )?report", result.error)
+    assert "own.json is no report" in result.error
 
 
 @pytest.mark.parametrize(

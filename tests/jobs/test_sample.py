@@ -8,7 +8,6 @@ import json
 import random
 import statistics
 from functools import cache
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -85,17 +84,6 @@ def test_a_sample_of_little_is_all_of_it_in_another_order_repeated_and_cut(path,
     halves = [{row["id"] for row in read(found.write(out, 1, slice(number, None, 2)))} for number in (0, 1)]
     assert not halves[0] & halves[1]
     assert len(halves[0] | halves[1]) == ROWS
-
-
-def test_each_row_of_a_sample_has_its_stratum(path, out):
-    found = sample_of(path)
-    lengths = [len(json.dumps(row, ensure_ascii=False).encode()) for row in read(found.write(out))]
-    pairs = sorted(zip(found.strata, lengths, strict=True))
-    means = [statistics.fmean(length for one, length in pairs if one == stratum) for stratum in range(16)]
-    assert sorted(found.strata[:16]) == list(range(16))
-    assert means == sorted(means)
-    other = "other.jsonl" if path.endswith((".csv", ".parquet")) else "other.csv"
-    assert sample_of(path, write(Path(path).with_name(other), [{"text": "", "id": 1}] * 9)).strata is None
 
 
 def test_of_a_limited_run_only_the_rows_that_it_reads_are_sampled(path, tmp_path, out):

@@ -2,7 +2,6 @@
 
 import math
 import random
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -129,38 +128,6 @@ def test_the_interval_of_money_holds_what_came_in_nine_of_ten_runs(requests: int
         assert found["tokens_out_high"] == pytest.approx(1e3 * found["money_high"], rel=0.01)
     assert held >= 0.9 * SEEDS
     assert sorted(widths)[SEEDS // 2] < (2 if requests == 100 else 1.2)
-
-
-@pytest.mark.parametrize("requests", [64, 400])
-def test_a_sample_by_strata_knows_more_and_still_holds_what_came(requests: int) -> None:
-    """The rows have lognormal lengths; a request costs as much as its row is long, and something that nobody knows."""
-    held, narrower = 0, []
-    for seed in range(SEEDS):
-        drawn = random.Random(seed)
-        lengths = sorted(answers(drawn, 16 * 1000))
-        costs = [length * drawn.uniform(0.5, 1.5) for length in lengths]
-        strata = [place % 16 for place in range(requests)]
-        values = [costs[1000 * one + drawn.randrange(1000)] for one in strata]
-        ends, wide = mean_interval(values, strata), mean_interval(values)
-        held += ends[0] <= fmean(costs) / fmean(values) <= ends[1]
-        narrower.append((ends[1] - ends[0]) / (wide[1] - wide[0]))
-    assert held >= 0.9 * SEEDS
-    assert sorted(narrower)[SEEDS // 2] < 0.75
-
-
-def test_requests_are_of_the_strata_of_their_rows() -> None:
-    pilot = Pilot()
-    pilot.work(1.0, 160)
-    strata = [place % 16 for place in range(160)]
-    for place, one in enumerate(strata):
-        pilot.timeline.on_event(UsageReported("m", 2**one, 1, cost=1.0, where=("in.jsonl", place + 1)))
-    usage = {"m": {"requests": 160, "input_tokens": 10 * (2**16 - 1), "output_tokens": 160, "cost": 160.0}}
-    found = [
-        forecast(pilot.figures(rows=160, usage=usage, cost=160.0), 1600, strata=one)
-        for one in (strata, strata[1:], None)
-    ]
-    widths = [one["tokens_in_high"] - one["tokens_in_low"] for one in found]
-    assert widths[0] == 0 < widths[1] == widths[2]
 
 
 def test_rows_that_are_sorted_together_count_together() -> None:

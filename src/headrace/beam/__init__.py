@@ -8,7 +8,7 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
       transform -> gather                gather       unbounded input: chunks -> buffer -> batches; else nothing
                 -> element_types         element_types: the types of all outputs, for Beam's checks and coders
                 -> outputs, results      outputs      the PCollections of values, dead letters, skipped elements
-                                         results      RunInferenceDLQ, its rows, and the tuple that holds one
+                                         results      RunInferenceDLQ, its rows; a page of a pipeline's metrics
                 -> monitoring            monitoring   predictions for a monitoring transform; counts for a threshold
                 -> refresh               refresh      newer models, from a side input or files
     in the worker process
@@ -17,8 +17,7 @@ A pipeline moves over by changing ``from apache_beam.ml.inference.base import`` 
         -> gather.GatheredInferenceDoFn               the same as InferenceDoFn, for a batch at a time
       dofn.InferenceDoFn                 dofn         elements -> a bundle (runtime: open_worker, switching_worker)
              -> outputs                  outputs      what a shuffle can encode, of dead letters and skipped elements
-             -> metrics                  metrics      events into Beam's metrics
-    in a model host: recorder          records a handler's updates of Beam's metrics; metrics replays them
+             -> recorder                 recorder     events into Beam's metrics, a handler's own in a model host, too
     for users: filesystems.ReadFiles   for other rooms, by entry point: beam_handlers, filesystems
       embeddings                         Embeddings: a RunInference as a step of MLTransform, for Beam's RAG types
       lancedb_sink                       LanceDBWriteConfig: what they hold, into a vector store
@@ -46,8 +45,7 @@ if TYPE_CHECKING:
     from headrace.beam.embeddings import Embeddings
     from headrace.beam.filesystems import ReadFiles
     from headrace.beam.lancedb_sink import LanceDBWriteConfig
-    from headrace.beam.pipeline_report import report
-    from headrace.beam.results import DeadLetterRows, RunInferenceDLQ
+    from headrace.beam.results import DeadLetterRows, RunInferenceDLQ, report
     from headrace.beam.transform import RunInference
 
 _LAZY = {
@@ -59,7 +57,7 @@ _LAZY = {
     "RunInferenceDLQ": "headrace.beam.results",
     "WatchFilePattern": "apache_beam.ml.inference.utils",
     "load_model_status": "apache_beam.ml.inference.base",
-    "report": "headrace.beam.pipeline_report",
+    "report": "headrace.beam.results",
 }
 """The names that need Beam, some of them Beam's own: model hosts import this package and should not import Beam."""
 

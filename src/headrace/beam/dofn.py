@@ -21,9 +21,9 @@ from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.typehints.decorators import IOTypeHints
 from apache_beam.utils.windowed_value import WindowedValue
 
-from headrace.beam.metrics import observer_of
 from headrace.beam.monitoring import Tally
 from headrace.beam.outputs import Output, keep_windows, outputs_of
+from headrace.beam.recorder import observer_of
 from headrace.beam.refresh import latest_update
 from headrace.core.result import Outcome
 from headrace.models.memory import hold_heap, release_heap

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,9 @@ from apache_beam.ml.transforms.base import EmbeddingsManager, EmbeddingTypeAdapt
 
 from headrace.beam.results import dead_letters_of
 from headrace.beam.transform import InferenceOptions, RunInference
-from headrace.core.answer import SKIP
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import bare
-from headrace.core.keyed import KeyedModelHandler
+from headrace.core.keyed import KeyedModelHandler, within_pair
 from headrace.core.result import ErrorRecord, PredictionResult
 from headrace.core.transferable import short_repr
 
@@ -121,15 +120,10 @@ def _embedding(handler: Any, adapter: Any) -> Any:
     """The handler with elements as keys, from and to which the adapter takes texts and vectors."""
     made: Any = KeyedModelHandler(bare(handler))
     for before in reversed(handler.get_preprocess_fns()):
-        made = made.with_preprocess_fn(partial(_with_key, before))
+        made = made.with_preprocess_fn(within_pair(before))
     for after in handler.get_postprocess_fns():
-        made = made.with_postprocess_fn(partial(_with_key, after))
+        made = made.with_postprocess_fn(within_pair(after))
     return made.with_preprocess_fn(partial(_keyed, adapter)).with_postprocess_fn(partial(_embedded, adapter))
-
-
-def _with_key(function: Callable[[Any], Any], pair: tuple[Any, Any]) -> Any:
-    value = function(pair[1])
-    return SKIP if value is SKIP else (pair[0], value)
 
 
 def _keyed(adapter: Any, element: Any) -> tuple[Any, Any]:

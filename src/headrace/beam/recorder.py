@@ -1,18 +1,88 @@
-"""Records a handler's updates of Beam's metrics in a model host, which has no bundle; the host's owner replays them."""
+"""Beam's metrics: of events, in a bundle; and of a handler in a model host, which has no bundle.
+
+A bundle's metrics are updated on its own thread: on any other, Beam silently drops updates. In a host a handler's
+updates are recorded, and the host's owner repeats them in its bundle.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import repeat
 from typing import Any
 
-from apache_beam.metrics import cells
+from apache_beam.metrics import Metrics, cells
 from apache_beam.metrics.execution import MetricsContainer, MetricsEnvironment
+from apache_beam.metrics.metricbase import MetricName
 from apache_beam.runners.worker import statesampler
 from apache_beam.utils.counters import CounterFactory
 
-from headrace.core.events import HandlerMetric
+from headrace.core.events import Event, HandlerMetric
+from headrace.metrics.totals import InferenceMetrics
+from headrace.runtime.observers import FanOut
+from headrace.runtime.plan import ONLY
+from headrace.runtime.worker import AnyWorker
+
+_counter, _distribution = cache(Metrics.counter), cache(Metrics.distribution)
+
+
+def observer_of(worker: AnyWorker) -> FanOut:
+    """The observer of a worker's bundles: updates Beam's metrics, and forwards events to all subscribers."""
+    plan = worker.plan
+    if worker.handler_reports:
+        return FanOut(MetricReplay())
+    batch_elements = plan.batching.record_metrics and not plan.prebatched
+    refreshed = plan.refreshed[ONLY].name if ONLY in plan.refreshed and not plan.routed else ""
+    metrics = InferenceMetrics(
+        lambda namespace, name, amount: _counter(namespace, name).inc(amount),
+        lambda namespace, name, value: _distribution(namespace, name).update(value),
+        worker.namespace,
+        batch_elements=batch_elements,
+        refreshed=refreshed,
+    )
+    return FanOut(MetricReplay(), metrics)
+
+
+class MetricReplay:
+    """An observer that repeats in the bundle a handler's metric updates in a model host, with the same result."""
+
+    def on_event(self, event: Event) -> None:
+        """Repeats the updates of a ``HandlerMetric``; ignores other events."""
+        if not isinstance(event, HandlerMetric):
+            return
+        name = MetricName(event.namespace, event.name, event.urn, dict(event.labels))
+        scope = {"process_wide": True} if event.process_wide else {}  # older versions of Beam lack the argument
+        match event.kind:
+            case "counter":
+                Metrics.DelegatingCounter(name, **scope).inc(event.value)
+            case "distribution":
+                update = Metrics.DelegatingDistribution(name, **scope).update
+                for value in values_of_summary(*event.value):
+                    update(value)
+            case "gauge":
+                Metrics.DelegatingGauge(name, **scope).set(event.value)
+            case "string_set":
+                strings = Metrics.DelegatingStringSet(name)
+                for text in event.value:
+                    strings.add(text)
+
+
+def values_of_summary(count: int, total: int, smallest: int, largest: int) -> Iterator[int]:
+    """Values that a distribution cannot tell from the original ones: of this count, sum, minimum and maximum.
+
+    A distribution adds up in 64 bits. Where ``total`` has overflowed, so does the sum of these values.
+    """
+    yield smallest
+    if count > 1:
+        yield largest
+    if count > 2:
+        lowest = (count - 2) * smallest
+        rest = lowest + (total - smallest - largest - lowest) % 2**64
+        share, more = divmod(rest, count - 2)
+        yield from repeat(share + 1, more)
+        yield from repeat(share, count - 2 - more)
 
 
 class BeamRecorder:

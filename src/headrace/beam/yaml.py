@@ -122,7 +122,6 @@ def _plain(value: Any) -> Any:
 
 
 def _made(spec: Any) -> tuple[Any, Callable[[Any], Any] | None, Callable[[Any], Any] | None]:
-    """The handler, and the functions before and after it."""
     if not isinstance(spec, Mapping) or "type" not in spec or spec.keys() - {"type", "config"}:
         raise ConfigurationError(f"model_handler takes type, a handler's name, and config, not {spec!r}.")
     arguments = {name: _loaded(name, value) for name, value in (spec.get("config") or {}).items()}
@@ -134,7 +133,6 @@ def _made(spec: Any) -> tuple[Any, Callable[[Any], Any] | None, Callable[[Any], 
 
 
 def _factory(name: str) -> Callable[..., Any]:
-    """The class or function of a handler's name."""
     classes = {place[1]: place for place in map(factory_place, handler_names()) if place is not None}
     place = factory_place(name) or classes.get(name)
     if place is None:

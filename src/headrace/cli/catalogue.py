@@ -23,11 +23,11 @@ from typing import Any
 from rich.console import Console
 
 from headrace.cli.console import say
-from headrace.cli.handlers import constructors, parameter_of_model, search_here
+from headrace.cli.handlers import parameter_of_model, search_here
 from headrace.cli.options import NAMED
 from headrace.core.errors import ConfigurationError, as_type_name, install_command, requirements
 from headrace.core.handler import HandlerCard
-from headrace.core.spelling import HANDLERS, factory_place, no_handler
+from headrace.core.spelling import HANDLER_OPTIONS, HANDLERS, factory_place, no_handler
 from headrace.handlers.cards import CARDS
 
 OURS = "headrace.handlers."
@@ -38,8 +38,6 @@ _FACTS = ("an example", "its prediction", "with large_model", "threads")
 _TITLES = ("handler", "an example is", "its prediction is", "with `large_model` its weights are")
 _UNSAID = "-"
 _WIDEST = 100
-_OF_ALL = "headrace.core."
-"""Modules of the classes whose parameters many handlers take."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,8 @@ def _lines_of(one: Listed, width: int) -> Iterator[str]:
 
 
 def _parameters(factory: Callable[..., Any], width: int) -> Iterator[str]:
-    own = {name: one for name, one in inspect.signature(factory).parameters.items() if one.kind is not one.VAR_KEYWORD}
+    parameters = inspect.signature(factory).parameters
+    own = {name: one for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD}
     of_model, said = parameter_of_model(factory, own), _said(factory)
     yield ""
     yield "parameters, with --handler-arg NAME=VALUE:"
@@ -214,21 +213,8 @@ def _parameters(factory: Callable[..., Any], width: int) -> Iterator[str]:
         yield f"  {_with_default(one)}{f'  ({option})' if option else ''}"
         if name in said:
             yield _wrapped(said[name], width, " " * 6, 6)
-    others = {name: one for name, one in _of_bases(factory).items() if name not in own}
-    if others:
-        yield _wrapped(", ".join(map(_with_default, others.values())), width, "  and: ", 6)
-
-
-def _of_bases(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """What a handler passes on to the classes that many handlers are derived from."""
-    found: dict[str, inspect.Parameter] = {}
-    for function in constructors(factory):
-        parameters = inspect.signature(function).parameters
-        if isinstance(factory, type) and function.__module__.startswith(_OF_ALL):
-            found = {name: one for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY} | found
-        if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
-            break
-    return found
+    if isinstance(factory, type) and own.keys() != parameters.keys():
+        yield _wrapped(", ".join(name for name in HANDLER_OPTIONS if name not in own), width, "  and: ", 6)
 
 
 def _with_default(one: inspect.Parameter) -> str:

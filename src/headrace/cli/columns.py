@@ -56,7 +56,7 @@ def why_unexpected(columns: Sequence[str]) -> str:
         option = "$'\\t'" if found == "\t" else f"'{found}'"
         cure = f" The file has one column only; if its fields are separated otherwise, add --delimiter {option}."
         return cure if found else ""
-    if all(map(_is_number, columns)):
+    if all(re.fullmatch(r"[-+]?\d*\.?\d+", name) for name in columns):
         return " These are numbers: the first line of a CSV file has to name its columns."
     return ""
 
@@ -85,11 +85,3 @@ def _meant(option: str, name: str, columns: Sequence[str]) -> Sequence[str]:
             f"{option}: there is no column {name!r}{question} are {listed(columns)}.{why_unexpected(columns)}"
         )
     return found
-
-
-def _is_number(name: str) -> bool:
-    try:
-        float(name)
-    except ValueError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""``headrace diff``: what changed between the outputs of two runs."""
+"""``headrace diff`` and ``report``: what changed between the outputs of two runs, and the page of one."""
 
 from __future__ import annotations
 
@@ -77,18 +77,16 @@ def run_diff(args: DiffArgs) -> int:
 def _run_of(output: str) -> dict[str, float | None] | None:
     """What the run took that has written an output; None: no report beside it says."""
     from headrace.metrics.report import report_of  # noqa: PLC0415 - only for this
+    from headrace.metrics.report_parts import rows_per_second  # noqa: PLC0415 - as above
 
     figures = report_of(output)
     if figures is None:
         return None
-    working = (figures["phases"] or {}).get("rows", 0.0) + (figures["phases"] or {}).get("writing", 0.0)
-    rows = (figures["rows"] or 0) - (figures["done_before"] or 0)
-    rate = round(rows / working, 2) if working and rows else None
-    return {"seconds": figures["seconds"], "rows_per_second": rate, "cost": figures["cost"]}
+    rate = rows_per_second(figures)
+    return {"seconds": figures["seconds"], "rows_per_second": rate and round(rate, 2), "cost": figures["cost"]}
 
 
 def _run_lines(runs: Sequence[Mapping[str, float | None] | None]) -> Iterator[str]:
-    """What both runs took, as far as their reports say."""
     old, new = ({} if run is None else run for run in runs)
     for name in [name for name in old if old[name] is not None and new.get(name) is not None]:
         label = name.replace("_per_", "/").replace("/second", "/s")
@@ -147,3 +145,35 @@ def _interval(value: Interval, how: str) -> str:
 def _shown(value: Any, most: int = 60) -> str:
     text = repr(value)
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportArgs:
+    """Make the page of a run again, from the figures that headrace run --report has written beside it.
+
+    With --compare, another run's figures stand beside.
+    """
+
+    run: str = argument("RUN", "The .json that headrace run --report has written.")
+    compare: str | None = option("Another run's .json, to set beside.", "OTHER")
+    output: str | None = option("The page; by default RUN with .html.", "PAGE")
+
+
+def run_report(args: ReportArgs) -> int:
+    """Writes the page of a run, and prints its verdict; returns the exit code.
+
+    Raises:
+        ConfigurationError: a file is no report, or the page cannot be written.
+    """
+    from headrace.metrics.report import read_figures, render, write_text  # noqa: PLC0415 - only for this
+    from headrace.metrics.verdict import verdict  # noqa: PLC0415 - as above
+
+    page = args.output or f"{os.path.splitext(args.run)[0]}.html"
+    figures = read_figures(args.run)
+    text = render(figures, read_figures(args.compare) if args.compare else None)
+    try:
+        write_text(page, text)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {page}: {error.strerror or error}.") from error
+    typer.echo(f"{verdict(figures)}\nwritten  {page}")
+    return 0

@@ -17,6 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 from headrace.cli.console import say
+from headrace.core.answer import counted
 from headrace.core.events import UsageReported
 from headrace.metrics.totals import Totals, added
 from headrace.metrics.verdict import what_binds
@@ -280,16 +281,16 @@ class JobProgress:
     def figures(self, share: float | None) -> list[str]:
         """The figures as they are now, for a share of the input that is done; the most important ones first."""
         totals, now = self.totals, self.clock()
-        elapsed = f"{_duration(now - self._began)} elapsed"
+        elapsed = f"{time_text(now - self._began)} elapsed"
         rows = rows_done(totals)
         if not rows and not totals.loads and not totals.batches:
             return [self.at_first, elapsed]
         left, cost = self._left(now, share), cost_of(totals.usage.copy())
         rate, tokens_rate = rate_text(self._rows.at(now, rows)), self._tokens.at(now, tokens_used(totals))
         return [
-            f"{rows:,} row{'s'[: rows != 1]}",
+            counted(rows, "row"),
             *([] if share is None else [f"{share:.0%} done"]),
-            *([] if left is None else [f"{_duration(left)} left"]),
+            *([] if left is None else [f"{time_text(left)} left"]),
             f"{totals.failed:,} failed",
             *([f"{rate} rows/s"] if rate else []),
             *what_binds(self.shares()),
@@ -323,11 +324,3 @@ class _Rate:
             self._seen.popleft()
         then, before = self._seen[0]
         return (count - before) / (now - then) if now > then else 0.0
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, of_hour = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {of_hour} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -15,15 +15,15 @@ from headrace.cli.console import ExitCode, Signals, console_logging, error_text,
 from headrace.cli.display import Line, rate_text, show
 from headrace.cli.option import names_of
 from headrace.cli.options import DoctorArgs
+from headrace.core.answer import counted
 from headrace.core.errors import ConfigurationError, HeadraceError, as_type_name
+from headrace.metrics.report_parts import seconds_text
+from headrace.models.admission import format_bytes
 
 if TYPE_CHECKING:
     from headrace.cli.recognition import Recognised
     from headrace.machine.status import MachineState, ModelState, ProcessState
     from headrace.runtime.profiling import ModelFindings, Profile
-
-_BEAMS_DEFECTS = [((2, 67), (2, 76), "leaks memory where bundles fail again and again (Beam's issue 39406)")]
-"""The first version with a defect, the first without it, and what it does."""
 
 
 def run_doctor(args: DoctorArgs) -> int:
@@ -134,7 +134,7 @@ def _status_as_json(state: MachineState, cleaned: MachineState | None = None) ->
     found = asdict(state)
     found["own_hosts"] = {str(owner): hosts for owner, hosts in found["own_hosts"].items()}
     found["nothing_left_over"] = not state.leftovers
-    found["beam"] = {"version": version("apache-beam"), "defects": beams_defects(version("apache-beam"))}
+    found["beam"] = {"version": version("apache-beam")}
     if cleaned is not None:
         found["cleaned"] = {
             "stale": list(cleaned.stale),
@@ -159,25 +159,14 @@ def _profile_as_json(found: Profile) -> dict[str, Any]:
     }
 
 
-def beams_defects(installed: str) -> list[str]:
-    """What is known to be wrong with a version of Beam, each with the version that cures it."""
-    major, minor, *_ = installed.split(".")
-    return [
-        f"{text}; install apache-beam>={'.'.join(map(str, cured))}"
-        for first, cured, text in _BEAMS_DEFECTS
-        if first <= (int(major), int(minor)) < cured
-    ]
-
-
 def _status_lines(state: MachineState, cleaned: MachineState | None) -> Iterator[Line]:
     yield "Beam", version("apache-beam")
-    yield from (("", defect) for defect in beams_defects(version("apache-beam")))
     yield "runtime directory", state.directory or f"none: {state.problem}"
     if not (state.managers or state.silent):
         yield "managers", "none; one starts when a pipeline shares a model, and ends with the last of them"
     for manager in state.managers:
         yield "", ""
-        yield "manager", f"{_described(manager.process)}; {_counted(manager.clients, 'client')}"
+        yield "manager", f"{_described(manager.process)}; {counted(manager.clients, 'client')}"
         yield "  endpoint", manager.endpoint
         yield from (("  forks hosts", _described(helper)) for helper in manager.helpers)
         for model in manager.models:
@@ -208,7 +197,10 @@ def _leftovers(state: MachineState) -> Iterator[str]:
 
 def _model_lines(model: ModelState) -> Iterator[Line]:
     stays = f"; stays {model.linger_secs:g} s when unused" if model.linger_secs else ""
-    yield "  model", f"{model.name}: {model.state}, {_bytes(model.nbytes)}, {_counted(model.clients, 'client')}{stays}"
+    yield (
+        "  model",
+        f"{model.name}: {model.state}, {format_bytes(model.nbytes)}, {counted(model.clients, 'client')}{stays}",
+    )
     if model.state == "ready":
         yield "    weights", "mapped" if model.mapped else f"in hosts, since {model.reason}"
     yield from (("    host", _described(host)) for host in model.hosts)
@@ -217,14 +209,14 @@ def _model_lines(model: ModelState) -> Iterator[Line]:
 def _described(process: ProcessState) -> str:
     if process.pss is None or process.private is None:
         return f"process {process.process}"
-    return f"process {process.process} ({_bytes(process.private)} private, {_bytes(process.pss)} PSS)"
+    return f"process {process.process} ({format_bytes(process.private)} private, {format_bytes(process.pss)} PSS)"
 
 
 def _profile_lines(found: Profile) -> Iterator[Line]:
     copies = f", {found.copies} copies in hosts" if found.copies > 1 else ""
     yield "handler", f"{found.handler}; asks for placement={found.default!r}{copies}"
-    available, limit = _bytes(found.memory_available), _bytes(found.memory_limit)
-    yield "machine", f"{_counted(found.cores, 'core')}; {available} of {limit} of memory available"
+    available, limit = format_bytes(found.memory_available), format_bytes(found.memory_limit)
+    yield "machine", f"{counted(found.cores, 'core')}; {available} of {limit} of memory available"
     for model in found.models:
         yield "", ""
         yield from _model_findings(model)
@@ -232,9 +224,9 @@ def _profile_lines(found: Profile) -> Iterator[Line]:
         yield "bad rows", f"{found.bad_rows:,} left out; the first: {' '.join(found.bad_row.split())}"
     yield "", ""
     yield f"for {found.processes:,} process{'es' * (found.processes != 1)}", ""
-    yield "  a copy each", _bytes(found.copy_each)
+    yield "  a copy each", format_bytes(found.copy_each)
     saving = "" if found.copy_per_machine < found.copy_each else "; sharing saves no memory"
-    yield "  shared", f"{_bytes(found.copy_per_machine)}{saving}"
+    yield "  shared", f"{format_bytes(found.copy_per_machine)}{saving}"
     yield "placement='auto'", f"would choose {_automatic(found)!r}: {_why(found)}"
     if found.processes != found.cores and not found.routed:
         yield "", f"for as many processes as above the same rule says {found.asked_choice.placement!r}"
@@ -243,22 +235,25 @@ def _profile_lines(found: Profile) -> Iterator[Line]:
 def _model_findings(model: ModelFindings) -> Iterator[Line]:
     if model.name:
         yield "model", model.name
-    within = "" if model.load_seconds is None else f"{_seconds(model.load_seconds)} in load_model; "
-    yield "loading", f"{within}{_seconds(model.ready_seconds)} in all, with starting processes and imports"
+    within = "" if model.load_seconds is None else f"{seconds_text(model.load_seconds)} in load_model; "
+    yield "loading", f"{within}{seconds_text(model.ready_seconds)} in all, with starting processes and imports"
     if model.peak is not None:
-        yield "  peak", f"{_bytes(model.peak)} in the process that loads, imports included"
+        yield "  peak", f"{format_bytes(model.peak)} in the process that loads, imports included"
     place = "shared memory" if model.mapped else "a host"
-    of_files = f", and {_bytes(model.file_bytes)} in the model's own files" if model.file_bytes else ""
+    of_files = f", and {format_bytes(model.file_bytes)} in the model's own files" if model.file_bytes else ""
     how = "can be mapped: " if model.mapped else f"cannot be mapped, since {model.reason}; "
-    yield "weights", f"{how}{_bytes(model.nbytes)} in {place}{of_files}"
+    yield "weights", f"{how}{format_bytes(model.nbytes)} in {place}{of_files}"
     if model.attach_seconds is not None and model.first_attach_seconds is not None:
-        first = _seconds(model.first_attach_seconds)
-        yield "  attaching", f"{_seconds(model.attach_seconds)} in each process; {first} with this process's imports"
+        first = seconds_text(model.first_attach_seconds)
+        yield (
+            "  attaching",
+            f"{seconds_text(model.attach_seconds)} in each process; {first} with this process's imports",
+        )
     if model.private is not None:
-        yield "  private", f"{_bytes(model.private)} in each process"
+        yield "  private", f"{format_bytes(model.private)} in each process"
     for cost in model.costs:
         rate = f"{rate_text(cost.size / cost.seconds)} rows/s" if cost.seconds else ""
-        yield f"batches of {cost.size:,}", f"{_seconds(cost.seconds):>14}{rate:>20}"
+        yield f"batches of {cost.size:,}", f"{seconds_text(cost.seconds):>14}{rate:>20}"
 
 
 def _automatic(found: Profile) -> str:
@@ -266,22 +261,5 @@ def _automatic(found: Profile) -> str:
 
 
 def _why(found: Profile) -> str:
-    files = f"; all share {_bytes(found.file_bytes)} of the model's files" if found.file_bytes else ""
+    files = f"; all share {format_bytes(found.file_bytes)} of the model's files" if found.file_bytes else ""
     return "models by key are shared, each for itself" if found.routed else f"{found.choice.why}{files}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
-def _bytes(count: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
-        if count >= size:
-            return f"{count / size:,.1f} {unit}"
-    return f"{count} bytes"
-
-
-def _seconds(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:,.1f} s"
-    return f"{seconds * 1e3:,.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:,.0f} ms"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from headrace.cli.console import say
 from headrace.cli.display import inputs_lines
-from headrace.core.answer import SKIP
+from headrace.core.answer import SKIP, counted
 from headrace.jobs.job import Job
 from headrace.jobs.reading import SAMPLED_ROWS, read_rows
 from headrace.jobs.run import Run
@@ -50,7 +50,7 @@ def show_dry_run(out: Console, run: Run) -> None:
         say(out, f"{name}: {text}")
     which = "the first " if rows == most else ""
     left_out = f", {skipped:,} skipped" if skipped else ""
-    say(out, f"{which}{rows:,} row{'s'[: rows != 1]}: {len(failures):,} would fail{left_out}")
+    say(out, f"{which}{counted(rows, 'row')}: {len(failures):,} would fail{left_out}")
     for failure in failures[:_FAILURES]:
         say(out, f"  {failure}")
     if len(failures) > _FAILURES:

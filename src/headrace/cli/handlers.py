@@ -223,7 +223,7 @@ def _object(option: str, text: str, kinds: set[Any]) -> Any:
 
 def _kinds(factory: Callable[..., Any], name: str) -> set[Any]:
     """``type``, ``Callable`` and ``str``, as far as a parameter takes such; empty without an annotation."""
-    for function in constructors(factory):
+    for function in _constructors(factory):
         parameter = inspect.signature(function).parameters.get(name)
         if parameter is not None:
             hint = evaluated(parameter.annotation, function.__globals__)
@@ -233,7 +233,7 @@ def _kinds(factory: Callable[..., Any], name: str) -> set[Any]:
     return set()
 
 
-def constructors(factory: Callable[..., Any]) -> Iterator[types.FunctionType]:
+def _constructors(factory: Callable[..., Any]) -> Iterator[types.FunctionType]:
     """The function that is called; of a class its constructors, to which ``**options`` are passed on in this order."""
     given = [vars(base).get("__init__") for base in factory.__mro__] if isinstance(factory, type) else [factory]
     for one in given:

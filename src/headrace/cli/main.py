@@ -16,15 +16,13 @@ from rich.console import Console
 
 from headrace import __version__
 from headrace.cli.console import ExitCode, report_error
-from headrace.cli.diff import DiffArgs, run_diff
+from headrace.cli.diff import DiffArgs, ReportArgs, run_diff, run_report
 from headrace.cli.doctor import run_doctor
 from headrace.cli.migrate import MigrateArgs, run_migrate
 from headrace.cli.option import command_of
 from headrace.cli.options import DoctorArgs, HandlersArgs, JobArgs, RetryArgs, RunArgs
-from headrace.cli.quote import QuoteArgs, run_quote
-from headrace.cli.report import ReportArgs, run_report
+from headrace.cli.quote import QuoteArgs, SimulateArgs, run_quote, run_simulate
 from headrace.cli.run import execute
-from headrace.cli.simulate import SimulateArgs, run_simulate
 from headrace.cli.words import WITH_OPTIONS_OF_BEAM, FallbacksInOrder
 from headrace.core.errors import ConfigurationError
 

@@ -11,11 +11,10 @@ from rich.console import Console
 
 from headrace.cli.console import ExitCode, report_error
 from headrace.cli.option import argument, option
+from headrace.core.answer import counted
 from headrace.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from headrace.migrate.files import MigratedFile
 
 
@@ -78,29 +77,20 @@ def _write(files: Sequence[MigratedFile]) -> int:
 
 
 def _report_findings(files: Sequence[MigratedFile]) -> tuple[int, int]:
-    """Prints what was found, equal findings once; returns how many things are left for a person, and how many not."""
-    groups: dict[tuple[bool, str], dict[Path, list[str]]] = {}
+    """Prints what was found; returns how many things are left for a person, and how many not."""
+    counts = {True: 0, False: 0}
     for file in files:
         for one in file.findings:
-            places = groups.setdefault((one.needs_person, one.message), {})
-            places.setdefault(file.path, []).append(one.place)
-    counts = {True: 0, False: 0}
-    for (needs_person, message), places in groups.items():
-        counts[needs_person] += (count := sum(map(len, places.values())))
-        what = f"{'by hand' if needs_person else 'note'}: {message}"
-        lines = [
-            f"{path}{'; '.join([first, *(one.lstrip(': ') for one in more)])}"
-            for path, (first, *more) in places.items()
-        ]
-        for line in [f"{lines[0]}: {what}"] if count == 1 else [what, *(f"  {line}" for line in lines)]:
-            typer.echo(line, err=True)
+            counts[one.needs_person] += 1
+            what = "by hand" if one.needs_person else "note"
+            typer.echo(f"{file.path}{one.place}: {what}: {one.message}", err=True)
     return counts[True], counts[False]
 
 
 def _summary(args: MigrateArgs, changed: int, by_hand: int, notes: int, extras: Sequence[str]) -> str:
     verb = "changed" if args.write else "to change"
-    left = f"{by_hand} place{'s' * (by_hand != 1)} left to do by hand, {notes} note{'s' * (notes != 1)}"
+    left = f"{counted(by_hand, 'place')} left to do by hand, {counted(notes, 'note')}"
     hint = "" if args.write or args.check or not changed else " --write changes the files."
     package = f"headrace[{','.join(extras)}]" if extras else "headrace"
     needs = f" The code needs {package} wherever it runs." if changed else ""
-    return f"{changed} file{'s' * (changed != 1)} {verb}, {left}.{needs}{hint}"
+    return f"{counted(changed, 'file')} {verb}, {left}.{needs}{hint}"

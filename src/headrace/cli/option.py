@@ -29,8 +29,8 @@ FILE = "headrace.toml"
 _COMMANDS = ("run", "retry", "doctor")
 _TABLES = {"quote": "run"}
 """The tables of commands that have none of their own name."""
-PATHS = ("output", "report", "into", "dead-letters", "rows", "cache", "batch-directory", "changed-since")
-MODELS = ("model", "fallback-model")
+_PATHS = ("output", "report", "into", "dead-letters", "rows", "cache", "batch-directory", "changed-since")
+_MODELS = ("model", "fallback-model")
 """A path, or an id on a hub."""
 _PAIRS = ("handler-arg", "inference-arg", "fallback-arg", "price")
 
@@ -207,5 +207,9 @@ def _given(name: str, value: Any, folder: str, parameter: Any) -> Any:
 def _from_folder(name: str, value: str, folder: str) -> str:
     """A path relative to the folder of the file that holds it; any other value unchanged."""
     path = os.path.join(folder, value)
-    is_path = name in PATHS or (name in MODELS and os.path.exists(path))
-    return path if folder and is_path and "://" not in value and value != "-" else value
+    return path if folder and is_path(name, value, path) else value
+
+
+def is_path(name: str, value: str, path: str) -> bool:
+    """Whether the value of an option names a local file, which would be at this path."""
+    return (name in _PATHS or (name in _MODELS and os.path.exists(path))) and "://" not in value and value != "-"

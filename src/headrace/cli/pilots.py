@@ -26,6 +26,7 @@ _READING, _GROWING = 0.8, 0.5
 """The shares of a pilot's time after which it reads no more rows: what was read has to be done, too."""
 _MOST_BYTES = 1 << 29
 """Of the file of a sample that is repeated, for models that would be done with it in a moment."""
+
 _BATCH_SECS, _BATCH_PRICE = 24 * 3600.0, 0.5
 """Of providers' Batch APIs: the longest that they take, and what they charge of the price."""
 
@@ -47,23 +48,20 @@ class Pilots:
 
     def __init__(self, args: RunArgs, alternatives: Sequence[str], seconds: float, deadline: float | None) -> None:
         _refuse(args)
-        base = plain(args)
-        changes = [(changed(base, text), text) for text in alternatives]
-        self._options = {"": base}
-        for options, text in changes:
+        self._options = {"": plain(args)}
+        for text in alternatives:
+            options = changed(self._options[""], text)
             name = _without_secrets(text)
             while self._options.setdefault(name, options) != options:
                 name += ", with another secret"
-        self._pilot_of = {text: self._first_like(text) for text in self._options}
-        self._tried = list(dict.fromkeys(self._pilot_of.values()))
         drawn = random.Random()  # noqa: S311 - keeps no secret
         self._sample = Sample(match(args.arguments, args.file_format, args.delimiter), drawn, args.limit)
         self._rows = min(self._sample.rows, args.limit or self._sample.rows)
         self._kind = "jsonl" if args.output is None else os.path.splitext(args.output)[1][1:]
         self._kind = self._kind if self._kind in ("csv", "parquet") else "jsonl"
-        self._budget = args.budget and args.budget / len(self._tried)
-        self._budget_tokens = args.budget_tokens and max(1, args.budget_tokens // len(self._tried))
-        self._seconds = seconds / len(self._tried)
+        self._budget = args.budget and args.budget / len(self._options)
+        self._budget_tokens = args.budget_tokens and max(1, args.budget_tokens // len(self._options))
+        self._seconds = seconds / len(self._options)
         self._deadline = deadline
 
     def quote(self, say: Callable[[str], object]) -> tuple[Entry, RunArgs]:
@@ -72,17 +70,20 @@ class Pilots:
         Raises:
             HeadraceError: the pilot of the run itself failed; a ConfigurationError for a wrong option.
         """
-        piloted: dict[str, Entry] = {}
+        found: dict[str, Entry] = {}
         with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
-            for number, text in enumerate(self._tried):
-                say(f"pilot {number + 1} of {len(self._tried)}: {text or 'these options'}")
+            for number, (text, options) in enumerate(self._options.items()):
+                say(f"pilot {number + 1} of {len(self._options)}: {text or 'these options'}")
                 try:
-                    piloted[text] = self._forecast(replace(self._options[text], batch_directory=None), number, folder)
+                    one = self._forecast(replace(options, batch_directory=None), number, folder)
+                    one = one if options.batch_directory is None else _by_batches(one)
+                    found[text] = {**one, "machines": self._deadline and machines(one, self._deadline)}
                 except HeadraceError as error:
                     if not text:
                         raise
-                    piloted[text] = {"error": str(error)}
-            found = {text: self._entry(piloted[self._pilot_of[text]], text, folder) for text in self._options}
+                    found[text] = {"error": str(error)}
+                same = not differs_in_predictions(self._options[""], options)
+                found[text] |= {"options": table_of(options), "predicts_the_same": same}
         best = self._recommended(found)
         quoted = {
             **found[""],
@@ -92,24 +93,6 @@ class Pilots:
             "alternatives": [{"alternative": text, **found[text]} for text in self._options if text],
         }
         return quoted, self._options[best]
-
-    def _entry(self, piloted: Entry, text: str, folder: str) -> Entry:
-        options = self._options[text]
-        if options.batch_directory is not None and "error" not in piloted:
-            words = ["run", *words_of(options), "--config", os.devnull, "--dry-run"]
-            code, _, error = run_command([*words, *self._sample.write(folder, 1, slice(1))])
-            piloted = {"error": error} if code else _by_batches(piloted)  # the handler may have no Batch API
-        same = not differs_in_predictions(self._options[""], options)
-        found = {**piloted, "options": table_of(options), "predicts_the_same": same}
-        if "error" not in found:
-            found["machines"] = self._deadline and machines(found, self._deadline)
-        return found
-
-    def _first_like(self, text: str) -> str:
-        """Whose pilot says what an alternative takes: its own, or if it sends batches one with its predictions."""
-        options = self._options[text]
-        like = (one for one in self._options if not differs_in_predictions(self._options[one], options))
-        return text if options.batch_directory is None else next(like)
 
     def _recommended(self, found: Mapping[str, Entry]) -> str:
         """The fastest with these predictions; with a deadline, the cheapest of those that keep it."""
@@ -124,9 +107,9 @@ class Pilots:
         until = time.monotonic() + self._seconds
         has_cache = options.cache is not None
         # What one pilot puts into the cache is not to be found there by the next one.
-        part = slice(number % self._sample.size, self._rows, len(self._tried)) if has_cache else slice(self._rows)
+        part = slice(number % self._sample.size, self._rows, len(self._options)) if has_cache else slice(self._rows)
         figures, stopped, warning = self._pilot(options, folder, part, 1, until)
-        found = forecast(figures, self._rows, stopped, self._sample.strata and self._sample.strata[part])
+        found = forecast(figures, self._rows, stopped)
         again = self._repeats(figures, found, until - time.monotonic())
         if again > 1 and not has_cache and self._sample.size < self._rows:
             figures, stopped, warning = self._pilot(options, folder, part, again, until)
@@ -194,4 +177,4 @@ def _by_batches(found: Entry) -> Entry:
     """What the same requests take with a provider's Batch API, which no pilot can wait for."""
     money = {name: found[name] and _BATCH_PRICE * found[name] for name in ("money", "money_low", "money_high")}
     unknown = dict.fromkeys(("seconds", "seconds_low", "rows_per_second", "start_seconds", "load_seconds"))
-    return {**found, **unknown, **money, "seconds_high": _BATCH_SECS, "binds": "the provider", "pilot_money": None}
+    return {**found, **unknown, **money, "seconds_high": _BATCH_SECS, "binds": "the provider"}

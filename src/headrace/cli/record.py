@@ -34,14 +34,15 @@ class RunRecord:
 
     Args:
         args: the options of the run.
-        started: when the command did, on the clock of ``time.monotonic``; None: now.
+        started: when the command did, on the clock of ``time.monotonic``.
+        quote: what was forecast.
     """
 
-    def __init__(self, args: RunArgs | RetryArgs, started: float | None = None) -> None:
+    def __init__(self, args: RunArgs | RetryArgs, started: float, quote: Mapping[str, Any] | None = None) -> None:
         self._report_path = args.report
         self._quotes_messages = args.report_messages
-        self.quote: Mapping[str, Any] | None = None
-        """What was forecast."""
+        self._quote = quote
+        self.started = started
         self.timeline = Timeline(began=started)
         self.subject: dict[str, Any] = {"command": args.command}
         """What was run, for the report."""
@@ -139,7 +140,7 @@ class RunRecord:
             "phases": phases if ended else None,
             "usage": usage_figures(usage),
             "cost": cost_of(usage),
-            **({} if self.quote is None else {"quote": self.quote}),
+            **({} if self._quote is None else {"quote": self._quote}),
         }
 
 

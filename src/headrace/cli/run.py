@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -16,7 +17,6 @@ from headrace.cli.columns import about_failures
 from headrace.cli.console import ExitCode, Signals, console_logging, error_text, fail, report_error, say
 from headrace.cli.display import PROCESS_START, STARTING, JobProgress, loading_seconds, phases, show_run, wait
 from headrace.cli.handlers import search_here
-from headrace.cli.importing import importing
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.cli.recognition import about_model, recognised
 from headrace.cli.record import STDOUT_NAME, RunRecord, output_in_file
@@ -35,6 +35,14 @@ _GRACE_SECONDS, _DRAIN_SECONDS, _LOOK_SECONDS = 1.5, 5.0, 0.1
 _RUNS_PARTS = "headrace.jobs.workers"
 _FROM_CACHE = " the same command goes on from the cache."
 _ELSEWHERE = "running in other processes; rows are counted at the end"
+_SENT = (
+    " Batches that were sent stay at the provider: the same command, with what is in {}, collects them, and nothing is "
+    "paid twice."
+)
+_IDLE = {"OPENBLAS_THREAD_TIMEOUT": "20", "GOMP_SPINCOUNT": "10000"}
+"""How long a thread of OpenBLAS (the logarithm of the cycles), or of OpenMP (turns of a loop), that has nothing to do
+keeps its core busy before it sleeps: less than a millisecond. By default it is 10 to 30 ms behind each call, so nearly
+always, and what reads, decodes and writes needs that core."""
 
 
 class _Shell(NamedTuple):
@@ -43,8 +51,6 @@ class _Shell(NamedTuple):
     args: RunArgs | RetryArgs
     record: RunRecord
     signals: Signals
-    started: float
-    """When the command did, on the clock of ``time.monotonic``."""
 
 
 class _RunThread(threading.Thread):
@@ -76,24 +82,19 @@ def execute(args: RunArgs | RetryArgs, called: float | None = None) -> int:
         from headrace.metrics.report import refuse_unwritable  # noqa: PLC0415 - only for this
 
         refuse_unwritable(args.report)
-    args, quote = _with_quote(args)
-    with RunRecord(args, started) as record, output_in_file(args) as inner:
-        record.quote = quote
-        code = _execute(inner, started, record)
+    quote = None
+    if args.quote is not None:
+        from headrace.cli.quote import take_quote  # noqa: PLC0415 - only for this
+
+        args, quote = take_quote(args, args.quote)
+    with RunRecord(args, started, quote) as record, output_in_file(args) as inner:
+        code = _execute(inner, record)
         if code == 0 and record.kept and record.report is not None and not record.send(str(inner.output)):
             code = ExitCode.FAILED
         return record.ended(code)
 
 
-def _with_quote(args: RunArgs | RetryArgs) -> tuple[RunArgs | RetryArgs, dict[str, Any] | None]:
-    if args.quote is None:
-        return args, None
-    from headrace.cli.quote import take_quote  # noqa: PLC0415 - only for this
-
-    return take_quote(args, args.quote)
-
-
-def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> int:
+def _execute(args: RunArgs | RetryArgs, record: RunRecord) -> int:
     errors = record.errors
     with console_logging(errors, verbose=args.verbose), Signals() as signals, ExitStack() as ahead:
         busy = errors.status("starting") if not args.no_progress and errors.is_terminal else nullcontext()
@@ -116,11 +117,26 @@ def _execute(args: RunArgs | RetryArgs, started: float, record: RunRecord) -> in
                 show_dry_run(Console(), run)
                 return 0
             if not signals.received:  # something that was being imported may have swallowed the interrupt
-                return _run(run, _Shell(args, record, signals, started))
+                return _run(run, _Shell(args, record, signals))
         except (KeyboardInterrupt, Exception) as error:  # what is found before anything runs is the user's to correct
             if not signals.received:
                 return fail(errors, _code_of(error), error_text(error), error, verbose=args.verbose)
         return _interrupted(errors, signals)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """While the context is open, no garbage is collected: what is imported stays, and to look for it takes 0.2 s."""
+    for name, value in _IDLE.items():
+        if name != "GOMP_SPINCOUNT" or "OMP_WAIT_POLICY" not in os.environ:  # which says the same of OpenMP's threads
+            os.environ.setdefault(name, value)
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @contextmanager
@@ -158,7 +174,7 @@ def _run(run: Run, shell: _Shell) -> int:
     shell.record.subject = _subject(run, args) | ({"identity": _identity(run)} if args.report else {})
     at_first = _ELSEWHERE if run.runs_elsewhere else STARTING
     progress = JobProgress(
-        totals, run.share.at, started=shell.started, at_first=at_first, shares=shell.record.timeline.recent
+        totals, run.share.at, started=shell.record.started, at_first=at_first, shares=shell.record.timeline.recent
     )
     timeline = shell.record.timeline
     with subscribed(totals), subscribed(timeline), Sampler(FanOut(), gpus=True), _watched(args, shell.record):
@@ -169,7 +185,8 @@ def _run(run: Run, shell: _Shell) -> int:
         except KeyboardInterrupt:
             shell.signals.heeded = False
             _stop(run, thread, shell)
-            code = _interrupted(errors, shell.signals, f"{_left(run, thread)}{_sent(args)}")
+            sent = _SENT.format(args.batch_directory) if args.batch_directory else ""
+            code = _interrupted(errors, shell.signals, f"{_left(run, thread)}{sent}")
             return code if thread.done.is_set() else _leave(shell.record.ended(code))
     if isinstance(thread.error, ConfigurationError):
         raise thread.error
@@ -186,13 +203,12 @@ def _run(run: Run, shell: _Shell) -> int:
     figures = totals if totals.batches else report.totals
     shell.record.report, shell.record.totals = report, figures
     loading = loading_seconds(figures, args.workers)
-    shell.record.seconds = phases(shell.started, begun, loading, report.publishing_seconds)
+    shell.record.seconds = phases(shell.record.started, begun, loading, report.publishing_seconds)
     return _conclude(run, report, shell)
 
 
 @contextmanager
 def _watched(args: RunArgs | RetryArgs, record: RunRecord) -> Iterator[None]:
-    """While the context is open, the page of the run is served, if that is wanted."""
     if args.watch is None:
         yield
         return
@@ -286,14 +302,6 @@ def _left(run: Run, thread: _RunThread) -> str:
         return _why(run, thread.error)
     from_cache = run.has_cache and not run.output.kept_rows
     return f"nothing was written;{_FROM_CACHE}" if from_cache else f"nothing was written.{_kept(run)}"
-
-
-def _sent(args: RunArgs | RetryArgs) -> str:
-    said = (
-        f" Batches that were sent stay at the provider: the same command, with what is in {args.batch_directory}, "
-        "collects them, and nothing is paid twice."
-    )
-    return "" if args.batch_directory is None else said
 
 
 def _stop(run: Run, thread: _RunThread, shell: _Shell) -> None:

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand
 
 from headrace.cli.handlers import make_handler, parse_arguments
-from headrace.cli.option import MODELS, PATHS, command_of, names_of, option_names
+from headrace.cli.option import command_of, is_path, names_of, option_names
 from headrace.cli.options import RetryArgs, RunArgs
 from headrace.core.errors import ConfigurationError
 from headrace.core.secrets import MASK
@@ -94,17 +94,12 @@ def toml_of(args: RunArgs, path: str) -> str:
         raise ConfigurationError("--config-out: a file holds the options of one fallback, and there are several.")
     lines = ["[run]"]
     for name, given in table_of(args).items():
-        is_path = name in PATHS or (name in MODELS and os.path.exists(str(given)))
-        value = _from_folder(given, os.path.dirname(path)) if is_path else given
+        value = given
+        if is_path(name, str(given), str(given)):
+            value = os.path.relpath(given, os.path.dirname(path) or ".") + ("/" if given.endswith("/") else "")
         is_number = isinstance(value, str) and value.isdecimal() and str(int(value)) == value
         lines.append(f"{name} = {value if is_number else json.dumps(value, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"
-
-
-def _from_folder(path: str, folder: str) -> str:
-    if "://" in path or path == "-":
-        return path
-    return os.path.relpath(path, folder or ".") + ("/" if path.endswith("/") else "")
 
 
 def _words(given: Iterator[tuple[str, Any]]) -> Iterator[str]:

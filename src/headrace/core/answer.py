@@ -102,7 +102,7 @@ def predictions_for(handler: Any, examples: Sequence[Any], model: Any, args: dic
 
 def wrong_count(caller: object, examples: int, found: int) -> PredictionCountError:
     """The error for too few or too many predictions."""
-    return PredictionCountError(f"{_described(caller, examples)} returned {_counted(found, 'prediction')}; {_RULE}")
+    return PredictionCountError(f"{_described(caller, examples)} returned {counted(found, 'prediction')}; {_RULE}")
 
 
 def no_columns(caller: object, rows: int, answer: Any) -> PredictionCountError:
@@ -123,11 +123,12 @@ def no_skips(caller: object) -> PredictionCountError:
 
 def _described(caller: object, examples: int | None) -> str:
     name = caller if isinstance(caller, str) else f"{type(caller).__qualname__}.run_inference"
-    return name if examples is None else f"{name} was given {_counted(examples, 'example')} and"
+    return name if examples is None else f"{name} was given {counted(examples, 'example')} and"
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def counted(number: int, noun: str) -> str:
+    """So many of something."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def is_of_columns(answer: Any) -> bool:

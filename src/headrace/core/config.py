@@ -69,11 +69,11 @@ class BatchingConfig:
     def __post_init__(self) -> None:
         for name in ("min_batch_size", "max_batch_size", "lookahead", "lookahead_bytes"):
             value = getattr(self, name)
-            _require(isinstance(value, Integral), f"{name} must be an int, not {value!r}.")
-            _require(value >= 1, f"{name} must be at least 1, not {value}.")
+            require(isinstance(value, Integral), f"{name} must be an int, not {value!r}.")
+            require(value >= 1, f"{name} must be at least 1, not {value}.")
         for name in ("element_size_fn", "length_fn", "clock"):
             value = getattr(self, name)
-            _require(value is None or callable(value), f"{name} must be callable, not {value!r}.")
+            require(value is None or callable(value), f"{name} must be callable, not {value!r}.")
         self._require_consistent_sizes()
         self._require_consistent_targets()
 
@@ -83,7 +83,7 @@ class BatchingConfig:
         known = sorted(field.name for field in fields(cls))
         unknown = sorted(set(kwargs).difference(known))
         where = f"{type(owner).__qualname__}.batch_elements_kwargs()"
-        _require(not unknown, f"{where} returned unknown options {unknown}; known are {known}.")
+        require(not unknown, f"{where} returned unknown options {unknown}; known are {known}.")
         return cls(**kwargs)
 
     def sorted_by(self, length_fn: Callable[[Any], Any], lookahead: int | None = None) -> BatchingConfig:
@@ -125,22 +125,22 @@ class BatchingConfig:
 
     def _require_consistent_sizes(self) -> None:
         smallest, largest = self.min_batch_size, self.max_batch_size
-        _require(smallest <= largest, f"Minimum ({smallest}) must not be greater than maximum ({largest}) batch size.")
+        require(smallest <= largest, f"Minimum ({smallest}) must not be greater than maximum ({largest}) batch size.")
         weight, boundaries = self.max_batch_weight, self.bucket_boundaries
-        _require(
+        require(
             weight is None or bool(self.element_size_fn or self.length_fn),
             "max_batch_weight requires element_size_fn: a function from an element to its weight (or length_fn).",
         )
-        _require(weight is None or weight > 0, f"max_batch_weight must be positive, not {weight}.")
-        _require(
+        require(weight is None or weight > 0, f"max_batch_weight must be positive, not {weight}.")
+        require(
             boundaries is None or self.length_fn is not None,
             "bucket_boundaries requires length_fn to be set (batch_length_fn on the handler).",
         )
-        _require(
+        require(
             boundaries is None or (bool(boundaries) and boundaries[0] > 0 and boundaries == sorted(boundaries)),
             "bucket_boundaries must be a non-empty sorted list of positive values.",
         )
-        _require(
+        require(
             not self.columnar or not (self.element_size_fn or self.length_fn),
             "columnar elements have rows and no weights; leave element_size_fn and length_fn out.",
         )
@@ -149,19 +149,20 @@ class BatchingConfig:
         overhead, wait = self.target_batch_overhead, self.max_batch_duration_secs or 0
         both = (self.target_batch_duration_secs, self.target_batch_duration_secs_including_fixed_cost)
         durations = [seconds for seconds in both if seconds]
-        _require(not overhead or 0 < overhead <= 1, f"target_batch_overhead must be between 0 and 1, not {overhead}.")
-        _require(isinstance(wait, Real), f"max_batch_duration_secs must be a number, not {wait!r}.")
-        _require(0 <= wait < math.inf, f"max_batch_duration_secs must be finite and at least 0, not {wait}.")
-        _require(self.variance >= 0, f"variance must be at least 0, not {self.variance}.")
-        _require(
+        require(not overhead or 0 < overhead <= 1, f"target_batch_overhead must be between 0 and 1, not {overhead}.")
+        require(isinstance(wait, Real), f"max_batch_duration_secs must be a number, not {wait!r}.")
+        require(0 <= wait < math.inf, f"max_batch_duration_secs must be finite and at least 0, not {wait}.")
+        require(self.variance >= 0, f"variance must be at least 0, not {self.variance}.")
+        require(
             bool(overhead or durations),
             "At least one of target_batch_overhead, target_batch_duration_secs and "
             "target_batch_duration_secs_including_fixed_cost must be positive.",
         )
-        _require(all(seconds > 0 for seconds in durations), "Target batch durations must be positive.")
+        require(all(seconds > 0 for seconds in durations), "Target batch durations must be positive.")
 
 
-def _require(is_right: bool, problem: str) -> None:
+def require(is_right: bool, problem: str) -> None:
+    """Raises ConfigurationError for a problem."""
     if not is_right:
         raise ConfigurationError(problem)
 
@@ -191,9 +192,9 @@ class PlacementConfig:
     def __post_init__(self) -> None:
         scope, linger = self.scope, self.linger_secs
         is_known = scope in (None, "process", "machine", "auto")
-        _require(is_known, f"placement must be 'process', 'machine' or 'auto', not {scope!r}.")
+        require(is_known, f"placement must be 'process', 'machine' or 'auto', not {scope!r}.")
         is_right = linger is None or _is_amount(linger)
-        _require(is_right, f"linger_secs must be a number of seconds, at least 0, not {linger!r}.")
+        require(is_right, f"linger_secs must be a number of seconds, at least 0, not {linger!r}.")
 
 
 @dataclass(frozen=True)
@@ -214,12 +215,12 @@ class RetryConfig:
     def __post_init__(self) -> None:
         attempts, timeout_secs, retryable, longest = (getattr(self, field.name) for field in fields(self))
         is_count = isinstance(attempts, int) and attempts >= 1
-        _require(is_count, f"attempts must be an int, at least 1, not {attempts!r}.")
+        require(is_count, f"attempts must be an int, at least 1, not {attempts!r}.")
         is_positive = _is_amount(timeout_secs) and timeout_secs > 0
-        _require(is_positive, f"timeout_secs must be a positive number of seconds, not {timeout_secs!r}.")
-        _require(_is_amount(longest), f"max_retry_after_secs must be a number of seconds, at least 0, not {longest!r}.")
+        require(is_positive, f"timeout_secs must be a positive number of seconds, not {timeout_secs!r}.")
+        require(_is_amount(longest), f"max_retry_after_secs must be a number of seconds, at least 0, not {longest!r}.")
         is_function = retryable is None or callable(retryable)
-        _require(is_function, f"retryable must be a function of an exception, not {retryable!r}.")
+        require(is_function, f"retryable must be a function of an exception, not {retryable!r}.")
 
 
 @dataclass(frozen=True)
@@ -236,9 +237,9 @@ class CacheConfig:
         if isinstance(path, os.PathLike):
             object.__setattr__(self, "path", path := os.fspath(path))
         is_path = isinstance(path, str) and path and "://" not in path
-        _require(bool(is_path), f"cache= is the path of a file on a local disk, not {path!r}.")
+        require(bool(is_path), f"cache= is the path of a file on a local disk, not {path!r}.")
         is_enough = isinstance(max_bytes, int) and max_bytes >= 1 << 20
-        _require(is_enough, f"max_bytes must be an int, at least 1,048,576 (1 MiB), not {max_bytes!r}.")
+        require(is_enough, f"max_bytes must be an int, at least 1,048,576 (1 MiB), not {max_bytes!r}.")
 
 
 OTHERS = "*"
@@ -262,7 +263,7 @@ class Price:
         for name, value in vars(self).items():
             if name == "cached" and value is None:
                 continue
-            _require(_is_amount(value), f"Price: {name} must be a number of at least 0, not {value!r:.80}.")
+            require(_is_amount(value), f"Price: {name} must be a number of at least 0, not {value!r:.80}.")
 
 
 @dataclass(frozen=True)
@@ -285,7 +286,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         are_prices = isinstance(self.prices, Mapping) and all(isinstance(one, Price) for one in self.prices.values())
-        _require(
+        require(
             are_prices,
             "prices map names of models to prices, such as {'model-x': Price(input=0.15, output=0.60)}, not "
             f"{self.prices!r:.80}.",
@@ -293,10 +294,10 @@ class Budget:
         tokens = self.max_tokens
         for name, limit in (("the budget's limit", self.limit), ("max_cost_per_row", self.max_cost_per_row)):
             is_positive = limit is None or (_is_amount(limit) and limit > 0)
-            _require(is_positive, f"{name} must be a positive number, not {limit!r:.80}.")
-        _require(bool(self.prices) or not self.needs_prices, "a budget with a limit needs prices: Headrace knows none.")
+            require(is_positive, f"{name} must be a positive number, not {limit!r:.80}.")
+        require(bool(self.prices) or not self.needs_prices, "a budget with a limit needs prices: Headrace knows none.")
         is_count = isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 1
-        _require(tokens is None or is_count, f"max_tokens must be an int of at least 1, not {tokens!r:.80}.")
+        require(tokens is None or is_count, f"max_tokens must be an int of at least 1, not {tokens!r:.80}.")
 
     def price_of(self, model: str) -> Price | None:
         """The price of a model; None: it has none."""

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import BinaryIO, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
@@ -55,6 +56,18 @@ def read_file(uri: str) -> bytes:
     uri = _without_scheme(uri)
     with _remote_opener()(uri) if is_uri(uri) else open(uri, "rb") as file:
         return file.read()
+
+
+@contextmanager
+def replacing(path: str) -> Iterator[str]:
+    """The path of a new file, which takes the other's place at the end of the context, unless that raises."""
+    part = os.path.join(os.path.dirname(path), f".part-{os.path.basename(path)}")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        with suppress(OSError):  # it is in its place, or was never made
+            os.remove(part)
 
 
 class FileInfo(NamedTuple):

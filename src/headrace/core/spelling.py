@@ -19,16 +19,6 @@ from headrace.core.errors import ConfigurationError, NotYetHonouredWarning, leve
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_DEAD_LETTERS = ("exc_class", "threshold", "use_subprocess")
-_OF_BOTH = ("batching", "inference_args", "isolate", "placement", "retry")
-_OF_THE_TRANSFORM = (
-    "clock",
-    "metrics_namespace",
-    "model_identifier",
-    "model_metadata_pcoll",
-    "monitoring_transform",
-    "watch_model_pattern",
-)
 HANDLER_OPTIONS = (
     "batch_bucket_boundaries",
     "batch_length_fn",
@@ -46,14 +36,23 @@ HANDLER_OPTIONS = (
 )
 """The options of all model handlers."""
 _PLACES: Mapping[str, str] = {
-    **{field.name: f"RetryConfig({field.name}=...), given as retry" for field in fields(RetryConfig)},
-    **{field.name: f"PlacementConfig({field.name}=...), given as placement" for field in fields(PlacementConfig)},
-    **{field.name: f"BatchingConfig({field.name}=...), given as batching" for field in fields(BatchingConfig)},
-    **{name: f"the model handler: SomeModelHandler(..., {name}=...)" for name in HANDLER_OPTIONS},
-    **{name: f"RunInference(...).with_exception_handling({name}=...)" for name in _DEAD_LETTERS},
-    **{name: f"RunInference({name}=...)" for name in _OF_THE_TRANSFORM},
-    **{name: f"RunInference({name}=...) or headrace.predict({name}=...)" for name in _OF_BOTH},
-    "timeout": "RunInference(...).with_exception_handling(timeout=...) or headrace.predict(timeout=...)",
+    name: place.format(name)
+    for place, names in {
+        "RetryConfig({}=...), given as retry": [one.name for one in fields(RetryConfig)],
+        "PlacementConfig({}=...), given as placement": [one.name for one in fields(PlacementConfig)],
+        "BatchingConfig({}=...), given as batching": [one.name for one in fields(BatchingConfig)],
+        "the model handler: SomeModelHandler(..., {}=...)": HANDLER_OPTIONS,
+        "RunInference(...).with_exception_handling({}=...)": ("exc_class", "threshold", "use_subprocess"),
+        "RunInference({}=...)": (
+            *("clock", "metrics_namespace", "model_identifier", "model_metadata_pcoll", "monitoring_transform"),
+            "watch_model_pattern",
+        ),
+        "RunInference({0}=...) or headrace.predict({0}=...)": [
+            *("batching", "inference_args", "isolate", "placement", "retry"),
+        ],
+        "RunInference(...).with_exception_handling({0}=...) or headrace.predict({0}=...)": ("timeout",),
+    }.items()
+    for name in names
 }
 """Where options belong."""
 _MEANT: Mapping[str, str] = {

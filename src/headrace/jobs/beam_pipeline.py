@@ -20,7 +20,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
 from headrace.beam.dofn import SessionDoFn, bound_to
-from headrace.beam.pipeline_report import totals_of
+from headrace.beam.results import totals_of
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import nearest
 from headrace.jobs import storage

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +12,7 @@ import pyarrow
 import pyarrow.compute
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.files import replacing
 from headrace.core.spelling import did_you_mean
 from headrace.jobs import files, reading
 from headrace.jobs.differences import ColumnDiff, Interval, compare, texts_of, wilson
@@ -95,20 +94,16 @@ def write_rows(rows: Any, path: str) -> None:
         ConfigurationError: another extension, or the file cannot be written.
     """
     files.output_format(path)  # refuses an ending under the name that the user gave
-    part = os.path.join(os.path.dirname(path), f".part-{os.path.basename(path)}")
 
     def tables() -> Iterator[Any]:
         for batch in rows.combine_chunks().to_batches(_ROWS_AT_ONCE):
             yield pyarrow.Table.from_batches([batch_as_written(batch)])
 
     try:
-        write_tables(part, tables, lambda: None)
-        os.replace(part, path)
+        with replacing(path) as part:
+            write_tables(part, tables, lambda: None)
     except OSError as error:
         raise ConfigurationError(f"--output: cannot write {path}: {error.strerror or error}.") from error
-    finally:
-        with suppress(OSError):  # it is in its place, or was never made
-            os.remove(part)
 
 
 def _read(path: str, ids: Sequence[str], columns: Sequence[str]) -> Table:

@@ -67,13 +67,10 @@ class Sample:
             self.rows, self.is_exact = sum(one.rows for one in found), True
         else:
             found = self._everywhere(sources)
-        chosen = [
-            (kind, *_in_strata([one.records for one in found if one.kind == kind], drawn))
+        self._kinds = [
+            (kind, _in_strata([one.records for one in found if one.kind == kind], drawn))
             for kind in dict.fromkeys(one.kind for one in found)
         ]
-        self._kinds = [(kind, records) for kind, records, _ in chosen]
-        self.strata = chosen[0][2] if len(chosen) == 1 and not self.is_of_files else None
-        """Of which stratum each row is; None: they are in several files."""
         self.size = sum(len(records) for _, records in self._kinds)
         """How many rows are in the sample."""
         if not self.size:
@@ -229,20 +226,18 @@ def _records(source: Source, file: BinaryIO) -> Iterator[bytes]:
                 yield record if record.endswith(b"\n") else record + b"\n"
 
 
-def _in_strata(found: Sequence[Any], drawn: random.Random) -> tuple[Any, Sequence[int]]:
-    """The sampled records, ordered so that any prefix mixes short and long ones; and the stratum of each."""
+def _in_strata(found: Sequence[Any], drawn: random.Random) -> Any:
+    """The sampled records, ordered so that any prefix mixes short and long ones."""
     if isinstance(found[0], pyarrow.Table):
         table = pyarrow.concat_tables(found)
-        places, strata = _order(_lengths_of(table), drawn)
-        return table.take(pyarrow.array(places, pyarrow.int64())), strata
+        return table.take(pyarrow.array(_order(_lengths_of(table), drawn), pyarrow.int64()))
     records = [record for some in found for record in some]
     lengths = [len(record) if isinstance(record, bytes) else record.size for record in records]
-    places, strata = _order(lengths, drawn)
-    return [records[place] for place in places], strata
+    return [records[place] for place in _order(lengths, drawn)]
 
 
-def _order(lengths: Sequence[float], drawn: random.Random) -> tuple[Sequence[int], Sequence[int]]:
-    """Places of a sample, systematic by length: in turn one of each of the strata, at random; and their strata."""
+def _order(lengths: Sequence[float], drawn: random.Random) -> Sequence[int]:
+    """Places of a sample, systematic by length: in turn one of each of the strata, at random."""
     places = sorted(range(len(lengths)), key=lambda place: (lengths[place], drawn.random()))
     count = min(len(places), _MOST_ROWS)
     start = drawn.random()
@@ -250,11 +245,10 @@ def _order(lengths: Sequence[float], drawn: random.Random) -> tuple[Sequence[int
     strata = [places[count * one // _STRATA : count * (one + 1) // _STRATA] for one in range(_STRATA)]
     for stratum in strata:
         drawn.shuffle(stratum)
-    turns = [[(place, one) for one, place in enumerate(turn) if place is not None] for turn in zip_longest(*strata)]
+    turns = [[place for place in turn if place is not None] for turn in zip_longest(*strata)]
     for turn in turns:
         drawn.shuffle(turn)
-    pairs = [*chain.from_iterable(turns)]
-    return [place for place, _ in pairs], [one for _, one in pairs]
+    return [*chain.from_iterable(turns)]
 
 
 def _lengths_of(table: Any) -> Sequence[float]:

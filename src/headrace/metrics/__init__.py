@@ -4,6 +4,6 @@
 
     runtime  (worker or host process)  -- events (core/events) -->  totals
         Totals            sums in memory, read by cli/display
-        InferenceMetrics  the names of Beam's RunInference, into a Sink: Beam's metrics (beam/metrics)
+        InferenceMetrics  the names of Beam's RunInference, for Beam's metrics (beam/recorder)
         Timeline          how a job went over time; verdict and report say what held it back
 """

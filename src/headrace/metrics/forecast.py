@@ -26,8 +26,6 @@ _CHANGED = 3.0
 _RESAMPLES = 500
 _TAILS = 0.9875, 0.0125
 """Of the bootstrap: with 0.975 the interval of a hundred answers of lognormal length holds what comes in 93 % only."""
-_FEWEST_OF_STRATUM = 8
-"""With fewer values of each the interval of lognormal answers holds what comes too rarely."""
 _OF_A_PART = 2.0
 """By which factor whole lots of rows that are sorted may go faster or slower than a part of the first one."""
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
@@ -59,16 +57,13 @@ class Steady(NamedTuple):
     """How many rows were done by then."""
 
 
-def forecast(
-    figures: Figures, rows: int, stopped: float = math.inf, strata: Sequence[int] | None = None
-) -> dict[str, Any]:
+def forecast(figures: Figures, rows: int, stopped: float = math.inf) -> dict[str, Any]:
     """What a run over so many rows will take, as plain values; without rows in the pilot no seconds, but all else.
 
     Args:
         figures: of the report of a pilot.
         rows: of the whole run.
         stopped: when the pilot read no more rows, in seconds since its command began.
-        strata: of which stratum each row of the pilot's input is; None: they are drawn from all alike.
     """
     line, phases = figures["timeline"], figures["phases"] or {}
     seen = [sum(both) for both in zip(line["rows"], line["failed"], strict=True)]
@@ -81,7 +76,7 @@ def forecast(
         "load_seconds": phases.get("loading"),
         "batch_sizes": figures["batch_sizes"],
         "memory_bytes": max(line.get("memory", ()), default=0),
-        **_usage(figures, done, rows, strata or ()),
+        **_usage(figures, done, rows),
         "dead_letters": figures["failures"] / done if figures["failures"] and done else 0.0,
         "binds": _binds(figures),
         "pilot_rows": done,
@@ -191,61 +186,39 @@ def _standard_error(values: Sequence[float]) -> float:
     return _T95[groups - 2] * stdev(means) / math.sqrt(groups)
 
 
-def mean_interval(
-    values: Sequence[float], strata: Sequence[int] = (), *, whole: float = math.inf
-) -> tuple[float, float]:
+def mean_interval(values: Sequence[float], *, whole: float = math.inf) -> tuple[float, float]:
     """By which factors the mean of many more values like these may differ from theirs: 95 %, by the bootstrap-t.
 
-    It takes into account that a few values, such as long answers, are much larger than most; and that a sample by
-    strata has as many of each stratum as come later, so that only differences within strata count.
+    It takes into account that a few values, such as long answers, are much larger than most.
 
     Args:
         values: a random sample, none negative.
-        strata: of which stratum each value is; none: they are drawn from all alike.
         whole: how many times as many the others are, whose mean is asked for.
     """
     count, mean = len(values), fmean(values)
     if count < 2 or not mean:
         return (0.0, 10.0) if mean else (1.0, 1.0)
-    drawn, groups = random.Random(0), _groups(values, strata)  # noqa: S311 - keeps no secret
-    spread = math.sqrt(sum(map(_variance, groups)) / count)
-    if not spread:
+    error = _error_of_mean(values)
+    if not error:
         return 1.0, 1.0
-    found = []
+    drawn, found = random.Random(0), []  # noqa: S311 - keeps no secret
     for _ in range(_RESAMPLES):
-        again = [drawn.choices(group, k=len(group)) for group in groups]
-        middle = sum(map(sum, again)) / count
-        variance = sum(map(_variance, again)) / count
-        found.append((middle - mean) / math.sqrt(max(variance, (spread / 10) ** 2)))
+        again = drawn.choices(values, k=count)
+        found.append((fmean(again) - mean) / max(_error_of_mean(again), error / 10))
     found.sort()
     more = math.sqrt(1 + 1 / whole)
-    low, high = (mean - found[round(share * (_RESAMPLES - 1))] * spread * more for share in _TAILS)
+    low, high = (mean - found[round(share * (_RESAMPLES - 1))] * error * more for share in _TAILS)
     return max(0.0, low / mean), high / mean
 
 
-def _groups(values: Sequence[float], strata: Sequence[int]) -> list[Sequence[float]]:
-    """The values of each stratum; of neighbouring ones together, so that there are enough."""
-    order = sorted(range(len(strata)), key=strata.__getitem__)
-    size = max(_FEWEST_OF_STRATUM, math.ceil(len(order) / max(1, len(set(strata)))))
-    groups = [[values[place] for place in order[start : start + size]] for start in range(0, len(order), size)]
-    if len(groups) > 1 and len(groups[-1]) < _FEWEST_OF_STRATUM:
-        groups[-2:] = [groups[-2] + groups[-1]]
-    return list(groups) or [values]
+def _error_of_mean(values: Sequence[float]) -> float:
+    squares: float = sum(map(mul, values, values)) - sum(values) ** 2 / len(values)
+    return math.sqrt(max(0.0, squares) / (len(values) - 1) / len(values))
 
 
-def _variance(group: Sequence[float]) -> float:
-    """Of the values of a stratum, times their number."""
-    count = len(group)
-    squares: float = sum(map(mul, group, group)) - sum(group) ** 2 / count
-    return max(0.0, squares) * count / (count - 1)
-
-
-def _usage(figures: Figures, done: int, rows: int, strata: Sequence[int]) -> dict[str, Any]:
+def _usage(figures: Figures, done: int, rows: int) -> dict[str, Any]:
     """Tokens and money, as known of the requests of the pilot and a sample of them."""
     used, sample = figures["usage"], figures["requests"]
-    numbers = [one[-1] for one in sample]
-    is_known = strata and all(0 < number <= len(strata) for number in numbers)
-    strata = [strata[number - 1] for number in numbers] if is_known else ()
     if not used or not done:
         return {**_of("tokens_in", None), **_of("tokens_out", None), **_of("money", None)}
     totals = [sum(one[name] for one in used.values()) for name in ("input_tokens", "output_tokens")]
@@ -257,14 +230,14 @@ def _usage(figures: Figures, done: int, rows: int, strata: Sequence[int]) -> dic
         if total is None:
             found |= _of(name, None)
             continue
-        low, high = _of_sample([one[place] for one in sample], strata, requests, rows / done)
+        low, high = _of_sample([one[place] for one in sample], requests, rows / done)
         found |= _of(name, Estimate(1.0, low, high).times(total / done * rows))
     return found
 
 
-def _of_sample(values: Sequence[float], strata: Sequence[int], requests: int, whole: float) -> tuple[float, float]:
+def _of_sample(values: Sequence[float], requests: int, whole: float) -> tuple[float, float]:
     """As ``mean_interval``, for the mean of more requests than there are values of."""
-    low, high = mean_interval(values, strata, whole=whole)
+    low, high = mean_interval(values, whole=whole)
     narrower = math.sqrt(len(values) / max(len(values), requests))
     return 1 - (1 - low) * narrower, 1 + (high - 1) * narrower
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError, extra_required
-from headrace.metrics.report_tables import seconds_text, tables
+from headrace.core.files import replacing
+from headrace.metrics.report_parts import batch_curve, over_time, seconds_text, tables
 from headrace.metrics.timeline import Timeline
 from headrace.metrics.verdict import advice, verdict
 
@@ -164,14 +165,8 @@ def _require_extra() -> None:
 
 def write_text(path: str, text: str) -> None:
     """Writes a file, or leaves the one that is there."""
-    part = f"{path}.part"
-    try:
+    with replacing(path) as part:
         Path(part).write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            os.remove(part)
-        raise
 
 
 def _context(figures: Figures, other: Figures | None) -> dict[str, Any]:
@@ -268,8 +263,6 @@ def _bar(name: str, seconds: float, began: float, whole: float) -> dict[str, Any
 
 
 def _pictures(figures: Figures) -> Iterator[dict[str, str]]:
-    from headrace.metrics import charts  # noqa: PLC0415 - of an extra
-
     line, width = figures["timeline"], figures["timeline"]["bin_seconds"]
     wanted = {
         "rows/s": [value / width for value in line["rows"]],
@@ -287,9 +280,9 @@ def _pictures(figures: Figures) -> Iterator[dict[str, str]]:
     if rows:
         described = "; ".join(f"{name}: at most {max(values):,.4g}" for name, values in rows)
         caption = f"Seconds since the command began; each step is {width:g} s."
-        yield {"title": "Over time", "svg": charts.timeline(rows, width, described), "caption": caption}
+        yield {"title": "Over time", "svg": over_time(rows, width, described), "caption": caption}
     sizes = [one for one in figures["batch_sizes"] if one["seconds"] > 0]
     if len(sizes) > 1:
         described = "; ".join(f"{one['size']:,} rows: {one['rows'] / one['seconds']:,.4g} rows/s" for one in sizes)
         caption = "Larger points are sizes by which more rows went."
-        yield {"title": "Batch sizes", "svg": charts.batch_curve(sizes, described), "caption": caption}
+        yield {"title": "Batch sizes", "svg": batch_curve(sizes, described), "caption": caption}

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from headrace.core.events import (
     BatchCompleted,
@@ -49,9 +49,6 @@ class CpuOfHosts:
         return spent
 
 
-PlacedT = TypeVar("PlacedT", BatchCompleted, UsageReported)
-
-
 class Timeline:
     """An Observer. Thread-safe.
 
@@ -80,12 +77,10 @@ class Timeline:
         """Processes that have been in any phase: one that only hands out work, or starts, is not waited for."""
         self._recent: deque[WorkSampled] = deque(maxlen=_RECENT)
         self._padding = [0.0, 0.0]
-        self._slowest = _Most[BatchCompleted](_seconds_of_each, lambda *both: max(both, key=_seconds_of_each))
-        self._dearest = _Most[UsageReported](
-            lambda used: (used.cost or 0, used.input_tokens + used.output_tokens), added
-        )
+        self._slowest = _Most(_seconds_of_each, lambda *both: max(both, key=_seconds_of_each))
+        self._dearest = _Most(lambda used: (used.cost or 0, used.input_tokens + used.output_tokens), added)
         self._requests: list[list[float]] = []
-        """Of a random sample of them: tokens of the prompt and of the answer, cost, and its row's number, if known."""
+        """Of a random sample of them: tokens of the prompt and of the answer, and cost."""
         self._reports = 0
         self._random = random.Random(0)  # noqa: S311 - keeps no secret
         self._lock = threading.Lock()
@@ -163,7 +158,7 @@ class Timeline:
         self._add("tokens", event.input_tokens + event.output_tokens)
         self._add("cost", event.cost or 0.0)
         self._reports += 1
-        one = [event.input_tokens, event.output_tokens, event.cost or 0.0, event.where[1] if event.where else 0]
+        one = [event.input_tokens, event.output_tokens, event.cost or 0.0]
         if len(self._requests) < _MOST_REQUESTS:
             self._requests.append(one)
         elif (place := self._random.randrange(self._reports)) < _MOST_REQUESTS:
@@ -229,7 +224,7 @@ class Timeline:
         return {**found, "longest": round(self._longest, 6)}
 
 
-class _Most(Generic[PlacedT]):
+class _Most:
     """The events of known places that have the most of something.
 
     Args:
@@ -237,12 +232,11 @@ class _Most(Generic[PlacedT]):
         together: makes one of two events of the same place.
     """
 
-    def __init__(self, amount: Callable[[PlacedT], Any], together: Callable[[PlacedT, PlacedT], PlacedT]) -> None:
-        self._amount: Callable[[PlacedT], Any] = amount
-        self._together: Callable[[PlacedT, PlacedT], PlacedT] = together
-        self._of: dict[tuple[str, int], PlacedT] = {}
+    def __init__(self, amount: Callable[[Any], Any], together: Callable[[Any, Any], Any]) -> None:
+        self._amount, self._together = amount, together
+        self._of: dict[tuple[str, int], Any] = {}
 
-    def add(self, event: PlacedT) -> None:
+    def add(self, event: BatchCompleted | UsageReported) -> None:
         if event.where is None:
             return
         before = self._of.get(event.where)
@@ -250,7 +244,7 @@ class _Most(Generic[PlacedT]):
         if len(self._of) > _KEPT_PLACES:
             self._of = dict(self.found())
 
-    def found(self) -> list[tuple[tuple[str, int], PlacedT]]:
+    def found(self) -> list[tuple[tuple[str, int], Any]]:
         """Ten places with their events, the most first."""
         return sorted(self._of.items(), key=lambda item: self._amount(item[1]), reverse=True)[:_MOST_PLACES]
 

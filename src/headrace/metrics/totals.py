@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from headrace.core.errors import as_type_name
 from headrace.core.events import (
@@ -37,8 +37,6 @@ class Totals:
     """Those of them that a fallback answered."""
     batches: int = 0
     failed_batches: int = 0
-    model_seconds: float = 0.0
-    """Time in ``run_inference``, summed over threads."""
     loads: int = 0
     load_seconds: float = 0.0
     model_bytes: int = 0
@@ -71,7 +69,6 @@ class Totals:
                 self.predictions += event.examples
                 self.from_fallback += event.examples if is_fallback(event.model) else 0
                 self.batches += 1
-                self.model_seconds += event.seconds
             elif isinstance(event, BatchFailed):
                 self.failed_batches += 1
             elif isinstance(event, ModelLoaded):
@@ -107,16 +104,8 @@ def added(one: UsageReported, other: UsageReported) -> UsageReported:
     )
 
 
-class Sink(Protocol):
-    """Receives metrics: those of Beam, a table in memory, ..."""
-
-    def increment(self, namespace: str, name: str, amount: int) -> None:
-        """Adds to a counter."""
-        ...
-
-    def update(self, namespace: str, name: str, value: int) -> None:
-        """Adds a value to a distribution."""
-        ...
+Update = Callable[[str, str, int], object]
+"""Adds to a metric: its namespace, its name, and how much."""
 
 
 class InferenceMetrics:
@@ -127,14 +116,17 @@ class InferenceMetrics:
     ``<name>-_<metric>``.
 
     Args:
-        sink: receives the metrics.
+        increment: adds to a counter.
+        update: adds a value to a distribution.
         namespace: the metrics' namespace.
         batch_elements: whether to count each batch under Beam's namespace ``BatchElements``, too.
         refreshed: the name of the only model, if it was refreshed and has one.
     """
 
-    def __init__(self, sink: Sink, namespace: str, *, batch_elements: bool = False, refreshed: str = "") -> None:
-        self._sink = sink
+    def __init__(
+        self, increment: Update, update: Update, namespace: str, *, batch_elements: bool = False, refreshed: str = ""
+    ) -> None:
+        self._increment, self._update = increment, update
         self._namespace = namespace
         self._batch_elements = batch_elements
         self._prefix = f"{refreshed}_" if refreshed else ""
@@ -144,23 +136,23 @@ class InferenceMetrics:
     def on_event(self, event: Event) -> None:
         """Updates the metrics that the event concerns."""
         if isinstance(event, RequestsThrottled):
-            self._sink.increment(event.namespace, "cumulativeThrottlingSeconds", event.seconds)
+            self._increment(event.namespace, "cumulativeThrottlingSeconds", event.seconds)
         elif isinstance(event, ModelRefreshed):
-            self._sink.increment(self._namespace, "model_refreshes", 1)
+            self._increment(self._namespace, "model_refreshes", 1)
         elif isinstance(event, RefreshFailed):
-            self._sink.increment(self._namespace, "failed_model_refreshes", 1)
+            self._increment(self._namespace, "failed_model_refreshes", 1)
         elif (figures := _FIGURES.get(type(event))) is not None:
             counts, values = figures(event)
             if isinstance(event, UsageReported) and event.cost is not None:
                 counts["cost_micros"] = self._micros(event.model, event.cost)
             prefix = f"{event.model}-_" if event.model else self._prefix  # type: ignore[union-attr]
-            for record, some in ((self._sink.increment, counts), (self._sink.update, values)):
+            for record, some in ((self._increment, counts), (self._update, values)):
                 for name, value in some.items():
                     for full_name in (name, prefix + name) if prefix else (name,):
                         record(self._namespace, full_name, value)
         if self._batch_elements and isinstance(event, BatchCompleted):
-            self._sink.update("BatchElements", "batch_size", event.examples)
-            self._sink.update("BatchElements", "msec_per_batch", round(event.seconds * 1e3))
+            self._update("BatchElements", "batch_size", event.examples)
+            self._update("BatchElements", "msec_per_batch", round(event.seconds * 1e3))
 
     def _micros(self, model: str, cost: float) -> int:
         """A cost in millionths; what is less than one is added to the next."""

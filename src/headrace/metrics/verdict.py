@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from headrace.core.answer import counted
 from headrace.core.phases import Phase
 
 _BINDS = 0.5
@@ -96,7 +97,7 @@ def _failures(figures: Figures) -> str:
     if not failures:
         return "no dead letters" if figures["failures"] == 0 else ""
     most = max((one["count"] for one in figures["causes"]), default=0)
-    letters = f"{failures:,} dead letter{'s' * (failures != 1)}"
+    letters = counted(failures, "dead letter")
     return f"{letters}, {most:,} of one cause" if 1 < most < failures else letters
 
 

@@ -8,7 +8,6 @@ Nothing here imports Beam, a framework or the code that it rewrites.
       -> source      one Python file: text in; text, and what a person has to know, out
            -> imports    import statements, and the uses of the names that they bind
            -> rewriting  what becomes of each import and use, as edits of the text
-           -> advice     what rewriting cannot settle: names that stay, getattr, class checks, texts
       -> notebook    the same for the code cells of a notebook
     names          where each of Beam's names is in Headrace, read from the source of both
 """

@@ -7,13 +7,13 @@ import difflib
 import io
 import os
 import shutil
-import tempfile
 import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.files import replacing
 from headrace.migrate.imports import Finding
 from headrace.migrate.notebook import migrate_notebook
 from headrace.migrate.source import migrate_source
@@ -49,15 +49,9 @@ class MigratedFile:
     def write(self) -> None:
         """Puts the new text in the file's place at once; a link stays, and leads to the new text."""
         target = self.path.resolve()
-        descriptor, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(self.new.encode(self.encoding))
-            shutil.copymode(target, name)
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
+        with replacing(str(target)) as part:
+            Path(part).write_bytes(self.new.encode(self.encoding))
+            shutil.copymode(target, part)
 
 
 def migrate_files(paths: Iterable[str | Path]) -> list[MigratedFile]:
@@ -75,11 +69,10 @@ def migrate_files(paths: Iterable[str | Path]) -> list[MigratedFile]:
     """
     files = [_read(path) for path in sorted(set(_files_of(map(Path, paths))))]
     sources = [(migrate_notebook if file.path.suffix == _NOTEBOOK else migrate_source)(file.old) for file in files]
-    beam_stays = any(source.beam_stays for source in sources)
-    done = []
-    for file, source in zip(files, sources, strict=True):
-        findings = (one for one in source.findings if beam_stays or not one.if_beam_stays)
-        done.append(replace(file, new=source.text, findings=(*file.findings, *findings)))
+    done = [
+        replace(file, new=source.text, findings=(*file.findings, *source.findings))
+        for file, source in zip(files, sources, strict=True)
+    ]
     return [file for file in done if file.is_changed or file.findings]
 
 

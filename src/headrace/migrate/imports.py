@@ -43,8 +43,6 @@ class Finding:
     """What is there, and what to do about it."""
     needs_person: bool = True
     """Whether something is left to do; else the code runs as it is."""
-    if_beam_stays: bool = False
-    """Whether this matters only if some handler of Beam's is left in the files that are moved together."""
     cell: int = 0
     """The code cell of a notebook, counted from 1; 0: this is about another file."""
 
@@ -101,9 +99,9 @@ class FileImports:
         scopes: Mapping[libcst.CSTNode, Scope | None] = wrapper.resolve(ScopeProvider)
         self.scopes = {scope for scope in scopes.values() if scope is not None}
         self.statements: list[Statement] = self.nodes_of(libcst.Import, libcst.ImportFrom)
-        self.bindings = [
-            binding for statement in self.statements for binding in bindings_of(statement) if binding.leads_there
-        ]
+        self.bound = {statement: _bindings_of(statement) for statement in self.statements}
+        """The names that each statement binds."""
+        self.bindings = [one for some in self.bound.values() for one in some if one.leads_there]
         self._order = {binding: place for place, binding in enumerate(self.bindings)}
         self.uses = sorted((*self._uses(), *self._uses_in_text()), key=lambda use: use.spans[0].start)
 
@@ -112,10 +110,10 @@ class FileImports:
         found = [node for node in self.parents if isinstance(node, kinds)]
         return sorted(found, key=lambda node: self.spans[node].start)
 
-    def finding(self, node: libcst.CSTNode, message: str, **more: bool) -> Finding:
+    def finding(self, node: libcst.CSTNode, message: str, *, needs_person: bool = True) -> Finding:
         """A finding about a node."""
         start = self._places[node].start
-        return Finding(start.line, start.column + 1, message, **more)
+        return Finding(start.line, start.column + 1, message, needs_person)
 
     def uses_within(self, node: libcst.CSTNode) -> list[Use]:
         """The uses of names in a part of the file; not those in text."""
@@ -140,23 +138,21 @@ class FileImports:
         return not all(
             isinstance(one, ImportAssignment)
             and isinstance(one.node, Statement)
-            and any(bound.local == name and bound.path == (name,) for bound in bindings_of(one.node))
+            and any(bound.local == name and bound.path == (name,) for bound in self.bound[one.node])
             for one in assignments
         )
 
     def _uses(self) -> Iterator[Use]:
-        by_statement: dict[libcst.CSTNode, list[Binding]] = {}
-        for binding in self.bindings:
-            by_statement.setdefault(binding.statement, []).append(binding)
         places: dict[libcst.Name, set[Binding]] = {}
         for scope in self.scopes:
             for assignment in scope.assignments:
-                if not isinstance(assignment, ImportAssignment):
+                if not isinstance(assignment, ImportAssignment) or not isinstance(assignment.node, Statement):
                     continue
+                bound = [one for one in self.bound[assignment.node] if one.leads_there]
                 for access in assignment.references:
                     head = _head(access.node)
                     if head and head in self.parents:  # not in an annotation that is text
-                        found = [b for b in by_statement.get(assignment.node, ()) if b.local == head.value]
+                        found = [one for one in bound if one.local == head.value]
                         places.setdefault(head, set()).update(found)
         for name, bindings in places.items():
             if bindings:
@@ -187,7 +183,7 @@ class FileImports:
                         yield Use(bindings, (*bindings[0].path, *attributes), spans, None)
 
 
-def bindings_of(statement: Statement) -> list[Binding]:
+def _bindings_of(statement: Statement) -> list[Binding]:
     """The names that a statement binds; none for ``*`` and for relative imports."""
     if isinstance(statement, libcst.Import):
         return [_bound(statement, alias, "") for alias in statement.names]

@@ -32,20 +32,18 @@ def migrate_notebook(text: str) -> MigratedSource:
     except (ValueError, KeyError, TypeError):
         finding = Finding(1, 0, "is not a notebook of format 4; nothing is changed.")
         return MigratedSource(text, (finding,) if "apache_beam.ml" in text else ())
-    new, beam_stays = list(sources), False
-    findings: list[Finding] = []
+    new, findings = list(sources), list[Finding]()
     if "inference" in text and "apache_beam" in text:
-        new, findings, beam_stays = _migrate_cells(sources)
+        new, findings = _migrate_cells(sources)
     for cell, old, source in zip(cells, sources, new, strict=True):
         if source != old:
             cell["source"] = source if isinstance(cell["source"], str) else source.splitlines(keepends=True)
     changed = _as_json(notebook, text) if new != sources else text
     findings.sort(key=lambda one: (one.cell, one.line))
-    return MigratedSource(changed, tuple(findings), beam_stays)
+    return MigratedSource(changed, tuple(findings))
 
 
-def _migrate_cells(sources: list[str]) -> tuple[list[str], list[Finding], bool]:
-    """The new cells, what was found, and whether something of Beam's stays."""
+def _migrate_cells(sources: list[str]) -> tuple[list[str], list[Finding]]:
     findings = []
     hidden = [_hide(source) for source in sources]
     for number, source in enumerate(sources, 1):
@@ -61,7 +59,7 @@ def _migrate_cells(sources: list[str]) -> tuple[list[str], list[Finding], bool]:
     for finding in moved.findings:
         cell = max(bisect_right(starts, finding.line), 1)
         findings.append(replace(finding, line=finding.line - starts[cell - 1], column=0, cell=cell))
-    return list(_split(moved.text, len(sources))), findings, moved.beam_stays
+    return list(_split(moved.text, len(sources))), findings
 
 
 def _hide(source: str) -> str:
@@ -95,7 +93,6 @@ def _split(joined: str, count: int) -> Iterator[str]:
 
 
 def _as_json(notebook: Any, text: str) -> str:
-    """The notebook as JSON, in the layout of its old text."""
     end = "\n" if text.endswith("\n") else ""
     old = json.loads(text)
     for indent, ascii_only in _LAYOUTS:

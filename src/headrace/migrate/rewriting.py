@@ -11,11 +11,8 @@ from dataclasses import dataclass, field
 
 import libcst
 
-from headrace.migrate.imports import Binding, FileImports, Statement, Use, bindings_of
+from headrace.migrate.imports import Binding, FileImports, Statement, Use
 from headrace.migrate.names import Counterpart, find_counterpart, is_inference, names_in
-
-_WIDTH = 88
-"""Longer imports of several names become one name a line; in characters, without indentation."""
 
 
 @dataclass
@@ -25,18 +22,8 @@ class Fate:
     keep: bool = True
     moves_to: tuple[str, str] | None = None
     """``from module import name`` takes its place, or with an empty name ``import module``, under the same name."""
-    adds: list[str] = field(default_factory=list)
-    """Modules to import beside it, or in its place."""
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether the import statement has to change."""
-        return not self.keep or bool(self.adds)
-
-    def add(self, module: str) -> None:
-        """Adds a module once."""
-        if module not in self.adds:
-            self.adds.append(module)
+    adds: dict[str, None] = field(default_factory=dict)
+    """Modules to import beside it, or in its place; in this order."""
 
 
 class Rewriting:
@@ -81,11 +68,11 @@ class Rewriting:
             is_clear = len({one.path for one in use.bindings}) == 1
             if target and is_clear and target.consumed > len(binding.path):
                 self.chains[use] = target
-                fate.add(target.module)
+                fate.adds[target.module] = None
         left = [use for use in self._uses[binding] if use not in self.chains]
         loads = find_counterpart(binding.imported[:4])
         if not left and not fate.adds and loads and binding.path != binding.imported:
-            fate.add(loads.module)  # an import that is there only to load the module
+            fate.adds[loads.module] = None  # an import that is there only to load the module
         fate.keep = bool(left) or not fate.adds
         return fate
 
@@ -121,10 +108,11 @@ class Editor:
 
     def edits(self) -> list[Edit]:
         """The edits of import statements, and of chains of attributes."""
-        changed = dict.fromkeys(one.statement for one, fate in self._rewriting.fates.items() if fate.is_changed)
+        fates = self._rewriting.fates.items()
+        changed = dict.fromkeys(one.statement for one, fate in fates if fate.adds or not fate.keep)
         for statement in self._imports.statements:
             if statement not in changed and isinstance(statement, libcst.Import):
-                self._modules_beside(statement).update(".".join(one.imported) for one in bindings_of(statement))
+                self._modules_beside(statement).update(".".join(one.imported) for one in self._imports.bound[statement])
         edits = [self._statement_edit(statement) for statement in changed]
         return edits + [self._chain_edit(use, target) for use, target in self._rewriting.chains.items()]
 
@@ -138,7 +126,7 @@ class Editor:
         return Edit(span.start, span.start + span.length, f"{module}.{target.name}" if target.name else module)
 
     def _statement_edit(self, statement: Statement) -> Edit:
-        bound = {one: self._rewriting.fates.get(one, Fate()) for one in self._bindings_of(statement)}
+        bound = {one: self._rewriting.fates.get(one, Fate()) for one in self._imports.bound[statement]}
         if isinstance(statement, libcst.ImportFrom) and statement.module and (module := _common_module(bound)):
             span = self._imports.spans[statement.module]
             return Edit(span.start, span.start + span.length, module)
@@ -159,11 +147,6 @@ class Editor:
             return Edit(span.start - len(indent), after, "")
         return Edit(span.start, span.start + span.length, text)
 
-    def _bindings_of(self, statement: Statement) -> list[Binding]:
-        """Those that decisions are about, and new ones for other names in the same statement."""
-        known = {one.alias: one for one in self._rewriting.fates if one.statement is statement}
-        return [known.get(one.alias, one) for one in bindings_of(statement)]
-
     def _lines(self, statement: Statement, bound: Mapping[Binding, Fate]) -> Iterator[str]:
         yield from self._kept(statement, [one for one, fate in bound.items() if fate.keep])
         moved: dict[str, list[str]] = {}
@@ -177,7 +160,7 @@ class Editor:
             else:
                 yield f"import {module} as {binding.local}"
         for package, names in moved.items():
-            yield _from_import(package, names)
+            yield f"from {package} import {', '.join(names)}"
         yield from self._added(statement, bound)
 
     def _kept(self, statement: Statement, kept: list[Binding]) -> Iterator[str]:
@@ -186,7 +169,7 @@ class Editor:
         if names and isinstance(statement, libcst.Import):
             yield f"import {', '.join(names)}"
         elif names and isinstance(statement, libcst.ImportFrom) and statement.module:
-            yield _from_import(code(statement.module), names)
+            yield f"from {code(statement.module)} import {', '.join(names)}"
 
     def _added(self, statement: Statement, bound: Mapping[Binding, Fate]) -> Iterator[str]:
         """Imports of the modules that rewritten chains begin with, unless the same block has them."""
@@ -203,10 +186,3 @@ def _common_module(bound: Mapping[Binding, Fate]) -> str | None:
     modules = {fate.moves_to[0] for fate in bound.values() if fate.moves_to}
     same = all(fate.moves_to and fate.moves_to[1] == one.path[-1] and not fate.adds for one, fate in bound.items())
     return modules.pop() if len(modules) == 1 and same else None
-
-
-def _from_import(module: str, names: list[str]) -> str:
-    line = f"from {module} import {', '.join(names)}"
-    if len(line) <= _WIDTH:
-        return line
-    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])

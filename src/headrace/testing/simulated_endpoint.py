@@ -146,7 +146,6 @@ class SimulatedEndpoint:
         return bool(at_random) or (self._quota is not None and not self._quota.accepts(now))
 
     def _end(self, now: float) -> float:
-        """When a request that leaves now is answered."""
         seconds = self._latency(self._rng)
         if not self._free:
             return now + seconds

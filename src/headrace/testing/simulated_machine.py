@@ -270,8 +270,6 @@ class _SimulatedWorker:
 
 
 class _Transform:
-    """A transform in a worker: its batch sizes and its queues."""
-
     def __init__(self, run: SimulatedRun, names: Sequence[str], *, routed: bool) -> None:
         self._names = names
         handlers = [

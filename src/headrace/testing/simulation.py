@@ -224,7 +224,6 @@ class _Simulation:
         heapq.heappush(self._events, (now + local + waited, worker, self._starts[self._machine_of(worker)]))
 
     def _finish(self, now: float, worker: int) -> None:
-        """A worker has started, or has done its bundle."""
         if worker in self._taken:
             _, rows, phase, waited = self._taken.pop(worker)
             self._done[self._bundle(worker)] += rows / self._local(worker).rows
@@ -304,7 +303,6 @@ def _largest_first(spent: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _shares_models(plan: SimulatedRun) -> bool:
-    """Whether the workers of a machine use one copy of each model."""
     if plan.placement != "auto":
         return plan.placement == "machine"
     machines = plan.machines

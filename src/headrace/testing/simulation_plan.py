@@ -8,6 +8,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from headrace.core.config import require
 from headrace.core.errors import ConfigurationError
 from headrace.core.spelling import did_you_mean
 
@@ -173,7 +174,7 @@ def parse_plan(tables: Mapping[str, Any]) -> SimulatedRun:
     given = dict(tables)
     subtables = {name: given.pop(name) for name in _SUBTABLES if name in given}
     for name, table in subtables.items():
-        _require(isinstance(table, Mapping), f"{name} must be a table, [{name}], not {table!r}.")
+        require(isinstance(table, Mapping), f"{name} must be a table, [{name}], not {table!r}.")
     plan = _parsed(
         SimulatedRun,
         given,
@@ -189,21 +190,21 @@ def parse_plan(tables: Mapping[str, Any]) -> SimulatedRun:
 
 def _check(plan: SimulatedRun) -> None:
     names = [*plan.models, *plan.endpoints]
-    _require(bool(names), "the plan has neither models nor endpoints: add a table [models.NAME] or [endpoints.NAME].")
+    require(bool(names), "the plan has neither models nor endpoints: add a table [models.NAME] or [endpoints.NAME].")
     both = next(iter(plan.models.keys() & plan.endpoints.keys()), None)
-    _require(both is None, f"models.{both} and endpoints.{both} have one name: rename one of them.")
+    require(both is None, f"models.{both} and endpoints.{both} have one name: rename one of them.")
     for name, model in plan.models.items():
         sizes = model.min_batch_size, model.max_batch_size
-        _require(sizes[0] <= sizes[1], f"models.{name}: min_batch_size {sizes[0]} is above max_batch_size {sizes[1]}.")
+        require(sizes[0] <= sizes[1], f"models.{name}: min_batch_size {sizes[0]} is above max_batch_size {sizes[1]}.")
     for name, one in plan.endpoints.items():
         share = one.refused_at_random
-        _require(share <= 0.5, f"endpoints.{name}.refused_at_random must be at most 0.5, not {share}.")
+        require(share <= 0.5, f"endpoints.{name}.refused_at_random must be at most 0.5, not {share}.")
     if plan.route == "all":
         stray = [name for name in ("zipf", "max_models") if getattr(plan, name) is not None]
         stray += [f"{name}.share" for name in names if plan.share_of(name) is not None]
-        _require(not stray, f'{", ".join(stray)}: for rows that go to one of the models each; add route = "keyed".')
+        require(not stray, f'{", ".join(stray)}: for rows that go to one of the models each; add route = "keyed".')
     else:
-        _require(any(plan.shares.values()), "no model has a share: give one of them a share above 0.")
+        require(any(plan.shares.values()), "no model has a share: give one of them a share above 0.")
 
 
 def _named(cls: type[TableT], tables: Mapping[str, Any], where: str) -> dict[str, TableT]:
@@ -212,20 +213,18 @@ def _named(cls: type[TableT], tables: Mapping[str, Any], where: str) -> dict[str
 
 def _parsed(cls: type[TableT], table: Any, where: str, **tables: Any) -> TableT:
     """A dataclass of the table's values, which its fields check."""
-    _require(isinstance(table, Mapping), f"{where} must be a table, [{where}], not {table!r}.")
+    require(isinstance(table, Mapping), f"{where} must be a table, [{where}], not {table!r}.")
     known = {one.name: one for one in fields(cls) if one.metadata}  # type: ignore[arg-type]
     values = {}
     for name, value in table.items():
         path = f"{where}.{name}" if where else name
         places = [*known, *(() if where else _SUBTABLES)]
-        _require(
-            name in known, f"there is no key {path!r}{did_you_mean(name, places)} Known here: {', '.join(places)}."
-        )
+        require(name in known, f"there is no key {path!r}{did_you_mean(name, places)} Known here: {', '.join(places)}.")
         values[name] = _value(known[name].metadata, value, path)
     for name, one in known.items():
         path = f"{where}.{name}" if where else name
         needed = one.default is MISSING and name not in values
-        _require(not needed, f"the plan lacks {path}: {one.metadata['text']}.")
+        require(not needed, f"the plan lacks {path}: {one.metadata['text']}.")
     return cls(**values, **tables)
 
 
@@ -234,20 +233,15 @@ def _value(rule: Mapping[str, Any], value: Any, path: str) -> Any:
         return rule["parse"](value, path)
     if "choices" in rule:
         choices = " or ".join(f'"{one}"' for one in rule["choices"])
-        _require(value in rule["choices"], f"{path} must be {choices} ({rule['text']}), not {value!r}.")
+        require(value in rule["choices"], f"{path} must be {choices} ({rule['text']}), not {value!r}.")
         return value
     kind = "a whole number" if rule["whole"] else "a number"
     bound = f"{'above' if rule['above'] else 'of at least'} {rule['least']:g}"
     right = _is_number(value) and (value > rule["least"] if rule["above"] else value >= rule["least"])
     right = right and (not rule["whole"] or isinstance(value, int))
-    _require(right, f"{path} must be {kind} {bound} ({rule['text']}), not {value!r}.")
+    require(right, f"{path} must be {kind} {bound} ({rule['text']}), not {value!r}.")
     return value
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _require(is_right: bool, problem: str) -> None:
-    if not is_right:
-        raise ConfigurationError(problem)
