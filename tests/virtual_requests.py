@@ -11,6 +11,7 @@ import pytest
 
 from headrace.batching.batcher import Batch
 from headrace.failures.endpoint_board import Board
+from headrace.failures.replies import EndpointRecord
 from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
 from virtual_time import EventLoopInTurn, Stuck, Turns
@@ -50,7 +51,7 @@ class Scene:
         how = (None, num_retries, lambda _: True, patience, None)
         rules, board = Rules("H.request", self._send, True, False, *how, **options), Board(0.0)
         board.state.limit = limit
-        self._endpoint = Dispatcher(self._event_loop, rules, board)
+        self._endpoint = Dispatcher(self._event_loop, rules, board, EndpointRecord())
 
     async def _send(self, examples, client):
         (element,), now, before = examples, self._event_loop.loop.time(), len(self.sent)

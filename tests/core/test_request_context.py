@@ -12,7 +12,14 @@ import pytest
 
 from headrace import ConfigurationError, RemoteModelHandler, report_generation, report_rate_limit, report_usage
 from headrace.core.events import UsageReported
-from headrace.core.request_context import RequestState, also_report_to, current_request, request_context
+from headrace.core.request_context import (
+    Allowance,
+    RequestState,
+    allowances,
+    also_report_to,
+    current_request,
+    request_context,
+)
 from http_endpoint import events_and_outcomes, failures_among
 from toys import Acting
 
@@ -106,16 +113,16 @@ def test_calls_of_a_local_model_are_counted_with_their_lazy_answers():
 
 
 def test_headers_go_to_the_request_of_their_context_and_usage_to_the_run_as_well():
-    of_the_run, of_the_request, headers = [], [], []
+    of_the_run, of_the_request, allowed = [], [], []
 
     def request():
-        also_report_to(of_the_request.append, headers.append)
-        report_rate_limit({"X-RateLimit-Remaining": 5})
+        also_report_to(of_the_request.append, allowed.extend)
+        report_rate_limit({"X-RateLimit-Remaining": 5, "X-RateLimit-Reset": 3})
         report_usage("m")
 
     request_context(of_the_run.append).run(request)
-    report_rate_limit({"X-RateLimit-Remaining": 6})
-    assert headers == [{"x-ratelimit-remaining": "5"}]
+    report_rate_limit({"X-RateLimit-Remaining": 6, "X-RateLimit-Reset": 3})
+    assert allowed == [Allowance(False, 5, 3, None)]
     assert of_the_run == of_the_request == [UsageReported("m", 0, 0)]
 
 
@@ -123,3 +130,76 @@ def test_headers_go_to_the_request_of_their_context_and_usage_to_the_run_as_well
 def test_headers_that_are_no_mapping_are_refused(wrong):
     with pytest.raises(ConfigurationError, match="report_rate_limit needs an answer's headers"):
         report_rate_limit(wrong)
+
+
+NOW = 1_700_000_000.0
+
+
+def openai(kind, remaining, reset, limit="60"):
+    return {
+        f"x-ratelimit-limit-{kind}": limit,
+        f"x-ratelimit-remaining-{kind}": remaining,
+        f"x-ratelimit-reset-{kind}": reset,
+    }
+
+
+def anthropic(kind, remaining, reset):
+    names = {"limit": "50", "remaining": remaining, "reset": reset}
+    return {f"anthropic-ratelimit-{kind}-{name}": value for name, value in names.items()}
+
+
+@pytest.mark.parametrize(
+    ("headers", "allowance"),
+    [
+        (openai("requests", "59", "1s"), Allowance(False, 59, 1.0, 60)),
+        (openai("requests", "0", "6m0s"), Allowance(False, 0, 360.0, 60)),
+        (openai("tokens", "149984", "12ms", "150000"), Allowance(True, 149984, 0.012, 150000)),
+        (openai("tokens", "5", "1h2m3.5s"), Allowance(True, 5, 3723.5, 60)),
+        (openai("requests", "5", "7.66"), Allowance(False, 5, 7.66, 60)),
+        (anthropic("requests", "0", "2023-11-14T22:13:30Z"), Allowance(False, 0, 10.0, 50)),
+        (anthropic("input-tokens", "7", "2023-11-14T22:13:30+00:00"), Allowance(True, 7, 10.0, 50)),
+        (anthropic("tokens", "7", "2023-11-14T22:13:10Z"), Allowance(True, 7, 0.0, 50)),
+        ({"x-ratelimit-remaining": "3", "x-ratelimit-reset": "1700000005"}, Allowance(False, 3, 5.0, None)),
+        ({"ratelimit-remaining": "0", "ratelimit-reset": "30"}, Allowance(False, 0, 30.0, None)),
+    ],
+)
+def test_headers_are_understood(headers, allowance):
+    assert allowances(headers, lambda: NOW) == [allowance]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-type": "text/html"},
+        openai("requests", "many", "1s"),
+        openai("requests", "-1", "1s"),
+        openai("requests", "inf", "1s"),
+        openai("requests", "5", "soon"),
+        openai("requests", "5", ""),
+        openai("requests", "5", "1s and more"),
+        {"x-ratelimit-remaining-requests": "5"},
+    ],
+    ids=repr,
+)
+def test_headers_that_are_not_understood_say_nothing(headers):
+    assert allowances(headers, lambda: NOW) == []
+
+
+def test_several_limits_are_all_found():
+    assert len(allowances(openai("requests", "1", "1s") | openai("tokens", "2", "2s"), lambda: NOW)) == 2
+
+
+@pytest.mark.parametrize(
+    ("allowance", "needed", "wait"),
+    [
+        (Allowance(False, 1, 60.0, 60), 1, 0),
+        (Allowance(False, 0, 60.0, 60), 1, 1),
+        (Allowance(True, 500, 60.0, 60500), 1500, 1),
+        (Allowance(False, 0, 30.0, None), 1, 30),
+        (Allowance(True, 0, 30.0, 50), 1500, 30),
+        (Allowance(False, 0, 30.0, 0), 1, 30),
+    ],
+)
+def test_wait_is_as_long_as_the_quota_takes_to_be_refilled(allowance, needed, wait):
+    assert allowance.wait(needed) == pytest.approx(wait)

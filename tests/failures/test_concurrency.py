@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
 from headrace.core.phases import Look, Phase
-from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit
+from headrace.core.request_context import Allowance
+from headrace.failures.concurrency import ConcurrencyLimit, FixedLimit, MinuteBudget
 from headrace.failures.endpoint_board import Board, Memory
-from headrace.failures.known_rates import Allowance
 from headrace.failures.outages import Verdict
 from headrace.testing.simulated_endpoint import LATENCY, TokenBucket
 from quotas import SimulatedEndpoint, SlidingWindow, Windows, steps
@@ -241,14 +242,14 @@ def test_process_whose_requests_all_fail_does_not_stop_the_others(verdict):
     assert (good.outage_began, good.wait(5)) == (None, 0)
 
 
-def test_request_waits_while_nothing_is_left_of_a_limit():
+@pytest.mark.parametrize(
+    ("allowed", "wait"),
+    [(Allowance(False, 1, 60.0, 60), 0), (Allowance(False, 0, 30.0, None), 30), (Allowance(False, 0, 9e4, None), 60)],
+)
+def test_request_waits_while_nothing_is_left_of_a_limit(allowed, wait):
     limit = ConcurrencyLimit(0.0)
-    limit.observe_headers(1.0, [Allowance(False, 1, 60.0, 60)])
-    assert limit.wait(1.0) == 0
-    limit.observe_headers(1.0, [Allowance(False, 0, 30.0, None)])
-    assert limit.wait(1.0) == 30
-    limit.observe_headers(1.0, [Allowance(False, 0, 86400.0, None)])
-    assert limit.wait(1.0) == 60
+    send(limit, [1.0], Verdict.ANSWERED, allowed=[allowed])
+    assert limit.wait(1.0) == wait
 
 
 def test_turn_that_another_process_never_gives_back_is_not_waited_for():
@@ -328,10 +329,55 @@ def test_limit_that_is_known_is_kept_whatever_comes_back():
     limit = FixedLimit(2)
     assert limit.take(0, 3) == (2, math.inf)
     assert limit.look() == Look(gauges={"in_flight": 2})
-    limit.observe_headers(0, [Allowance(counts_tokens=False, remaining=0, reset_secs=60, limit=100)])
+    allowed = [Allowance(counts_tokens=False, remaining=0, reset_secs=60, limit=100)]
     for verdict in Verdict:
         assert limit.take(1, 3) == (0, math.inf)
-        limit.finished(2, 0, verdict, retry_after=5, size=1, tokens=3)
+        limit.finished(2, 0, verdict, retry_after=5, size=1, tokens=3, allowed=allowed)
         assert limit.take(2, 1) == (1, math.inf)
     assert limit.limit == limit.in_flight == 2
     assert (limit.is_throttled, limit.outage_began) == (False, None)
+
+
+def most_in_a_minute(times, seconds):
+    return max(bisect_left(times, begin + 60) - bisect_left(times, begin) for begin in range(seconds - 60))
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+@pytest.mark.parametrize("rate", [60, 600])
+def test_requests_per_minute_are_used_up_and_not_overrun(rate, processes):
+    found = SimulatedEndpoint(processes=processes, requests_per_minute=rate).run(200)
+    assert most_in_a_minute(found.accepted, 200) <= rate
+    assert len(found.accepted) >= 0.98 * rate * 200 / 60
+
+
+def test_processes_share_a_known_rate_fairly():
+    found = SimulatedEndpoint(processes=2, requests_per_minute=600).run(100)
+    assert min(found.by_client) >= 0.4 * len(found.accepted)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_tokens_per_minute_are_used_up_and_not_overrun(processes):
+    found = SimulatedEndpoint(processes=processes, tokens_per_minute=6000, tokens=lambda rng: rng.randrange(5, 16)).run(
+        300
+    )
+    assert 0.95 * 600 <= most_in_a_minute(found.accepted, 300) <= 1.05 * 600
+    assert found.rate(0, 300) == pytest.approx(10, rel=0.05)
+
+
+def test_request_that_was_not_billed_is_given_back():
+    budget = MinuteBudget(Board(0.0), None, 6000)
+    budget.started(0.0)
+    budget.finished(100)
+    budget.started(10.0)
+    assert budget.wait(10.0) > 1.5
+    budget.finished(0)
+    assert budget.wait(10.0) == pytest.approx(1, rel=0.05)
+
+
+def test_mean_number_of_tokens_is_known_to_other_processes():
+    memory = Memory()
+    one, other = (MinuteBudget(Board(0.0, memory), None, 6000) for _ in range(2))
+    one.started(0.0)
+    one.finished(100)
+    other.started(10.0)
+    assert other.wait(10.0) == pytest.approx(1, rel=0.05)

@@ -19,18 +19,11 @@ from headrace.batching.batcher import Batch
 from headrace.core.errors import EndpointError
 from headrace.core.remote import ElementRetry
 from headrace.failures.endpoint_board import Board, Memory
+from headrace.failures.replies import EndpointRecord
 from headrace.runtime.dispatcher import Dispatcher
 from headrace.runtime.endpoint_calls import EndpointCall, Inbox, Rules
+from virtual_requests import Failed
 from virtual_time import EventLoopInTurn, Stuck, Turns
-
-
-class Failed(Exception):
-    """As clients raise it."""
-
-    def __init__(self, status, retry_after_ms):
-        super().__init__(status)
-        self.status_code = status
-        self.headers = {"retry-after-ms": str(retry_after_ms)}
 
 
 class Submitted(deque):
@@ -53,7 +46,7 @@ class DispatcherInTurn(Dispatcher):
 
     def __init__(self, event_loop, rules, board):
         self._turns = event_loop.turns
-        super().__init__(event_loop, rules, board)
+        super().__init__(event_loop, rules, board, EndpointRecord())
         self._submitted = Submitted(self._turns)
 
     @property
@@ -95,7 +88,7 @@ class Scene:
         chance = self.chance
         await asyncio.sleep(chance.choice([0, chance.random()]) * self.longest_secs)
         kind = chance.choices(range(8), [10, *self.weights])[0]
-        failed = Failed({1: 429, 2: 503, 3: 500, 4: 401}.get(kind, 400), chance.choice([0, 0, 3, 300]))
+        failed = Failed({1: 429, 2: 503, 3: 500, 4: 401}.get(kind, 400), chance.choice([0, 0, 0.003, 0.3]))
         if kind == 7:
             return [chance.choice([one, ElementRetry(failed)]) for one in examples]
         if kind == 5:
@@ -139,7 +132,7 @@ class Scene:
         for endpoint in self.endpoints:
             assert not endpoint._submitted
             assert not endpoint._waiting
-            assert not endpoint._tasks
+            assert not endpoint._calls
 
 
 class Bug(BaseException):

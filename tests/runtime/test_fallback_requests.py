@@ -165,7 +165,7 @@ def test_a_first_request_that_was_refused_and_abandoned_holds_up_no_other(opened
     with serving(for_first(1, Answer(429, headers={"Retry-After": "200"}))) as server:
         worker = opened(prepare(AsyncRemote(server.url), InferenceRequest(batching=fixed(1))))
         worker.bundle(Events()).add(3, "refused")
-        assert wait_until(lambda: worker.session.endpoints.of(ONLY)._paused)
+        assert wait_until(lambda: worker.session.endpoints.of(ONLY)._first)
         bundle = worker.bundle(Events())
         outcomes = [*bundle.add(4, "kept"), *bundle.finish()]
     assert [(one.tags, one.values) for one in outcomes] == [(["kept"], [8])]

@@ -14,6 +14,7 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from concurrent.futures import wait
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -102,7 +103,7 @@ class EventLoop:
     async def has_thread(patience_secs: float) -> bool:
         """Whether calls may have threads: waits so long while too many run calls that were given up."""
         ends = time.monotonic() + patience_secs
-        while len(_given_up) >= _MOST_GIVEN_UP:
+        while sum(call.cancelled() for call in list(_on_threads)) >= _MOST_GIVEN_UP:
             if time.monotonic() > ends:
                 return False
             await asyncio.sleep(_LOOK_SECS)
@@ -162,15 +163,19 @@ async def ended_in_time(attempt: Callable[[], Coroutine[Any, Any, Ended]], limit
 class Alarm:
     """Calls a function on a loop's thread, at about a time; not thread-safe."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], object], early_secs: float) -> None:
+    _TOGETHER_SECS = 0.004
+    """What is due within this time is done together: waking up costs more."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], object]) -> None:
         self._loop = loop
         self._function = function
-        self._early_secs = early_secs
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, when: float) -> None:
-        """Has the function called then, unless it is to be called earlier, or so much later at most."""
-        if self._timer is None or not self._loop.time() < self._timer.when() <= when + self._early_secs:
+    def set(self, secs: float) -> None:
+        """Has the function called in so many seconds, unless it is to be called earlier, or a little later."""
+        now, together = self._loop.time(), self._TOGETHER_SECS
+        when = now + max(secs, together)
+        if self._timer is None or not now < self._timer.when() <= when + together:
             self.stop()
             self._timer = self._loop.call_at(when, self._ring)
 
@@ -238,18 +243,8 @@ async def _for_a_while(*ending: Awaitable[Any]) -> None:
     await asyncio.wait({asyncio.gather(*ending, return_exceptions=True)}, timeout=_CLOSING_SECS / 4)
 
 
-class _BlockingCall:
-    """A function that blocks."""
-
-    def __init__(self, future: asyncio.Future[Ended], function: Callable[[], Any]) -> None:
-        self.future = future
-        self.context = contextvars.copy_context()
-        self.function = function
-        self.is_over = False
-
-
-_given_up: set[_BlockingCall] = set()
-"""The calls of this process that still run although nobody waits for them any more."""
+_on_threads: set[asyncio.Future[Ended]] = set()
+"""The calls of this process that run on threads, or wait for one; nobody waits for those that are cancelled."""
 
 
 class _Threads:
@@ -257,7 +252,7 @@ class _Threads:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._calls: SimpleQueue[_BlockingCall | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[asyncio.Future[Ended], Callable[[], Any]] | None] = SimpleQueue()
         self._count = 0
         self._idle = 0
         """How many threads have nothing to do; negative: so many calls wait for one."""
@@ -267,15 +262,10 @@ class _Threads:
         if self._idle <= 0:
             self._add_thread()
         self._idle -= 1
-        call = _BlockingCall(self._loop.create_future(), function)
-        self._calls.put(call)
-        try:
-            return await call.future
-        except asyncio.CancelledError:
-            _given_up.add(call)
-            if call.is_over:
-                _given_up.discard(call)
-            raise
+        ended: asyncio.Future[Ended] = self._loop.create_future()
+        _on_threads.add(ended)
+        self._calls.put((ended, partial(contextvars.copy_context().run, function)))
+        return await ended
 
     def close(self) -> None:
         """Ends the threads, each after its call."""
@@ -295,17 +285,15 @@ class _Threads:
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            ended = Ended()
+            future, function = call
             try:
-                if not call.future.cancelled():
-                    ended = Ended(call.context.run(call.function))
+                ended = Ended() if future.cancelled() else Ended(function())
             except BaseException as error:
                 ended = Ended(error=error)
-            call.is_over = True
-            _given_up.discard(call)
+            _on_threads.discard(future)
             with suppress(RuntimeError):  # the loop is closed, and nobody waits
-                self._loop.call_soon_threadsafe(self._settle, call.future, ended)
-            del call, ended  # or an idle thread would keep its last request
+                self._loop.call_soon_threadsafe(self._settle, future, ended)
+            del call, future, function, ended  # or an idle thread would keep its last request
 
     def _settle(self, future: asyncio.Future[Ended], ended: Ended) -> None:
         self._idle += 1
@@ -340,7 +328,7 @@ def result_of(awaitable: Awaitable[Any]) -> Any:
 def _forget() -> None:
     global _loops  # noqa: PLW0603 - each process has its own
     _loops = Registry()
-    _given_up.clear()  # none of the parent's threads ends here
+    _on_threads.clear()  # none of the parent's threads ends here
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

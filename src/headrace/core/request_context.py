@@ -1,22 +1,58 @@
-"""What a handler reports during a request, and what it keeps for the next try of it: one context variable."""
+"""What a handler reports during a request, and keeps for the next try of it; what an answer's headers say is left."""
 
 from __future__ import annotations
 
 import contextvars
 import math
+import re
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from operator import index
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError, RowCostError, as_type_name
 from headrace.core.events import UsageReported
 
+_LEFT = re.compile(
+    r"""(?: x-ratelimit-remaining-(?P<openai>requests|tokens)            # OpenAI, Groq, Azure
+          | anthropic-ratelimit-(?P<anthropic>requests|tokens|input-tokens|output-tokens)-remaining
+          | (?P<plain>(?:x-)?ratelimit)-remaining                        # the IETF's draft, Together
+        )""",
+    re.VERBOSE,
+)
+_PARTS = re.compile(r"(\d+(?:\.\d+)?)(ms|us|µs|ns|h|m|s)")
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_FIRST_DATE = 1e9
+"""Larger numbers are seconds since 1970."""
+
+
+class Allowance(NamedTuple):
+    """What is left of one of an endpoint's quotas."""
+
+    counts_tokens: bool
+    """Tokens; else requests."""
+    remaining: float
+    reset_secs: float
+    """After how long all of it will be there again."""
+    limit: float | None
+    """All of it; None: the endpoint did not say."""
+
+    def wait(self, needed: float) -> float:
+        """Seconds until as much as ``needed`` is left; quotas are refilled steadily."""
+        if self.remaining >= needed:
+            return 0.0
+        missing = math.inf if self.limit is None else self.limit - self.remaining
+        return self.reset_secs * min(1.0, (needed - self.remaining) / missing) if self.limit else self.reset_secs
+
+
 UsageSink = Callable[[UsageReported], None]
 """Receives reports on the thread that the handler runs on; must neither block nor raise."""
-HeadersSink = Callable[[dict[str, str]], None]
-"""Receives an answer's headers by their names in lower case, on the thread that the handler runs on."""
+AllowancesSink = Callable[[list[Allowance]], None]
+"""Receives what an answer's headers say is left, on the thread that the handler runs on."""
 
 
 class RowCost:
@@ -45,7 +81,7 @@ class RequestState(NamedTuple):
     """Where the reports of one request go: ``current_request`` has that of the code that runs."""
 
     usage_sinks: tuple[UsageSink, ...] = ()
-    headers_sink: HeadersSink | None = None
+    allowances_sink: AllowancesSink | None = None
     is_paid: bool = False
     """Whether an earlier request has paid for the answers that are reported."""
     kept: dict[Any, Any] | None = None
@@ -147,9 +183,9 @@ def report_rate_limit(headers: Mapping[str, str]) -> None:
         raise ConfigurationError(
             f"report_rate_limit needs an answer's headers, by name, not {type(headers).__name__}."
         ) from None
-    sink = current_request.get().headers_sink
+    sink = current_request.get().allowances_sink
     if sink is not None:
-        sink(found)
+        sink(allowances(found))
 
 
 def lower_case(headers: Mapping[str, str]) -> dict[str, str]:
@@ -177,12 +213,60 @@ def request_context(usage: UsageSink, row_cost: RowCost | None = None) -> contex
     return context
 
 
-def also_report_to(usage: UsageSink, headers: HeadersSink) -> None:
+def also_report_to(usage: UsageSink, allowed: AllowancesSink) -> None:
     """From now on, reports in the current context go to these sinks; those of usage to the earlier ones, too."""
     request = current_request.get()
-    current_request.set(request._replace(usage_sinks=(usage, *request.usage_sinks), headers_sink=headers))
+    current_request.set(request._replace(usage_sinks=(usage, *request.usage_sinks), allowances_sink=allowed))
 
 
 def usage_was_paid_before(is_paid: bool) -> None:
     """From now on, reports in the current context are of answers that an earlier request paid for, or not."""
     current_request.set(current_request.get()._replace(is_paid=is_paid))
+
+
+def allowances(headers: Mapping[str, str], wall_clock: Callable[[], float] = time.time) -> list[Allowance]:
+    """The allowances that the headers of an answer tell, as OpenAI, Anthropic and others name them.
+
+    Args:
+        headers: by name, in lower case.
+        wall_clock: returns seconds since 1970.
+    """
+    found: list[Allowance] = []
+    for name, value in headers.items():
+        match = _LEFT.fullmatch(name)
+        if match is None:
+            continue
+        remaining = _number(value)
+        reset = seconds_from_now(headers.get(name.replace("remaining", "reset"), ""), wall_clock)
+        if remaining is not None and reset is not None:
+            counts_tokens = any(kind is not None and kind.endswith("tokens") for kind in match.groups())
+            limit = _number(headers.get(name.replace("remaining", "limit")))
+            found.append(Allowance(counts_tokens, remaining, reset, limit))
+    return found
+
+
+def _number(value: str | None) -> float | None:
+    try:
+        number = float(value or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def seconds_from_now(value: str, wall_clock: Callable[[], float]) -> float | None:
+    """How long a header says to wait: a number, ``6m0.5s``, or a date in HTTP's or ISO's form; None: none of these."""
+    number = _number(value)
+    if number is not None:
+        return max(0.0, number - wall_clock()) if number > _FIRST_DATE else number
+    parts = _PARTS.findall(value)
+    if parts and "".join(map("".join, parts)) == value:
+        return sum(float(count) * _UNITS[unit] for count, unit in parts)
+    for parse in (parsedate_to_datetime, _iso_date):
+        with suppress(TypeError, ValueError, OverflowError, OSError):
+            return max(0.0, parse(value).timestamp() - wall_clock())
+    return None
+
+
+def _iso_date(value: str) -> datetime:
+    date = datetime.fromisoformat(value.replace("Z", "+00:00"))
+    return date if date.tzinfo else date.replace(tzinfo=timezone.utc)

@@ -17,9 +17,7 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
     concurrency    how many requests to an endpoint may be in flight, and how fast they may follow each other
        |--> latency          how many it answers side by side         |
        |--> quota            how many a second it accepts             |--> endpoint_board   what the processes of a
-       |      '--> chance    which refusals say nothing of that       |                     machine know together
-       |--> known_rates      what the user and its answers say of it  |
-       '--> outages          whether it is down; how it is probed     |
+       '--> outages          whether it is down; how it is probed     |                     machine know together
     replies        what the error of a request says
     breaker        also what follows a load that fails   (for sessions, fork servers and the machine's clients)
     device         errors after which no call succeeds   (worker and host processes)

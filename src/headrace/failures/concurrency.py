@@ -8,14 +8,18 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
 from headrace.core.phases import Look, Phase
-from headrace.failures.endpoint_board import Board
-from headrace.failures.known_rates import Allowance, MinuteBudget
+from headrace.core.request_context import Allowance
+from headrace.failures.endpoint_board import LAG_SECS, Board
 from headrace.failures.latency import LatencyLimit
 from headrace.failures.outages import FailureStreak, RefusalBreaker, Verdict
 from headrace.failures.quota import QuotaRate
 
 _MOST_TURNS_MISSED = 50
 """A member that has tried this often in vain goes ahead without a turn: the one that has it may be stopped."""
+_MINUTE = 60 + 2 * LAG_SECS
+"""A little more than a minute, so that what catches up with its schedule overruns no minute."""
+_NEWEST = 0.1
+"""How much the latest request counts in the mean number of tokens."""
 
 
 class ConcurrencyLimit:
@@ -105,14 +109,9 @@ class ConcurrencyLimit:
         return self._breaker.is_down
 
     def take(self, now: float, waiting: int) -> tuple[int, float]:
-        """Lets requests leave.
+        """How many of those that wait leave now, and seconds until the next one may.
 
-        Args:
-            now: the time.
-            waiting: how many want to.
-
-        Returns:
-            How many of them leave now, and seconds until the next one may; infinite: not before another is finished.
+        Infinite: none waits, or the next one not before another is finished.
         """
         self.board.look(now)
         left, wait = 0, math.inf
@@ -126,8 +125,7 @@ class ConcurrencyLimit:
         else:
             left, wait = self._take(now, waiting)
         self.board.show(now, self.in_flight, waiting - left)
-        pause = self._pause if self._breaker.opened_at is None else self._probes_wait
-        self.is_throttled = left < waiting and pause(now) > 0
+        self.is_throttled = left < waiting and self._pause(now) > 0
         return left, wait
 
     def _take(self, now: float, waiting: int) -> tuple[int, float]:
@@ -145,7 +143,7 @@ class ConcurrencyLimit:
                     self.started(now)
                     board.own.turns += 1
                     left += 1
-                    wait = self._wait(now, part)
+                    wait = self._wait(now, part) if left < waiting else math.inf
         if not board.others or self.outage_began is not None:
             return left, wait
         return left, max(self._pause(now), self._LOOK_SECS)  # they tell nobody what they leave
@@ -155,18 +153,14 @@ class ConcurrencyLimit:
         return self._wait(now, self._part())
 
     def _wait(self, now: float, part: int) -> float:
-        if self._breaker.opened_at is not None:
-            return self._probes_wait(now)
-        return math.inf if self.in_flight >= part else self._pause(now)
-
-    def _probes_wait(self, now: float) -> float:
-        wait = self._breaker.wait(now)
-        return wait if self._budget is None else max(wait, self._budget.wait(now))
+        is_full = self.in_flight >= part and self._breaker.opened_at is None
+        return math.inf if is_full else self._pause(now)
 
     def _pause(self, now: float) -> float:
-        """Seconds until the next request may leave, however many are in flight."""
+        """Seconds until the next request, or probe, may leave, however many are in flight."""
         state = self.board.state
-        wait = max(now, state.next_at, state.held_until) - now
+        is_open = self._breaker.opened_at is not None
+        wait = self._breaker.wait(now) if is_open else max(now, state.next_at, state.held_until) - now
         return wait if self._budget is None else max(wait, self._budget.wait(now))
 
     def _part(self) -> int:
@@ -198,17 +192,13 @@ class ConcurrencyLimit:
         size: int = 1,
         tokens: int = 0,
         has_failed: bool = False,
+        allowed: Iterable[Allowance] = (),
     ) -> None:
-        """A request is over.
+        """A request that left at ``started`` is over, and its answer says so much about the endpoint.
 
-        Args:
-            now: the time.
-            started: when it left.
-            reply: what its answer says about the endpoint.
-            retry_after: how long the endpoint asked to wait, in seconds; 0: it did not.
-            size: the number of elements in the request.
-            tokens: how many it took; 0: unknown.
-            has_failed: whether an earlier try of it has failed.
+        ``retry_after``: how long the endpoint asked to wait, in seconds; 0: it did not. ``size``: of elements.
+        ``tokens``: what it took; 0: unknown. ``has_failed``: whether an earlier try of it has. ``allowed``: what the
+        endpoint says is left: nothing leaves before there is enough for one more request.
         """
         if started > self._restarted:
             self.in_flight -= 1
@@ -221,18 +211,18 @@ class ConcurrencyLimit:
             self._streak.answered()
             if self._breaker.in_a_row:
                 self._breaker.answered()
-        elif reply is Verdict.DECLINED:
+        elif reply in (Verdict.DECLINED, Verdict.FAILED):
             self._quota.answered(now, started)
-            if not self.is_down:
+            if reply is Verdict.FAILED:
+                self._failed(now, started, retry_after, has_failed=has_failed)
+            elif not self.is_down:
                 self._breaker.answered()
-        elif reply is Verdict.FAILED:
-            self._quota.answered(now, started)
-            self._failed(now, started, retry_after, has_failed=has_failed)
         elif reply is not Verdict.NOTHING:
             self._refused(now, started, reply, retry_after)
+        if allowed:
+            self._hold(now, allowed)
 
-    def observe_headers(self, now: float, allowed: Iterable[Allowance]) -> None:
-        """Learns from what the endpoint says is left: nothing leaves before there is enough for one more request."""
+    def _hold(self, now: float, allowed: Iterable[Allowance]) -> None:
         for one in allowed:
             needed = max(1.0, self.board.state.tokens) if one.counts_tokens else 1.0
             until = now + min(one.wait(needed), self._LONGEST_HOLD_SECS)
@@ -263,6 +253,58 @@ class ConcurrencyLimit:
             if not was_open and not self.board.others:
                 self._latency.restart(now)
         self._quota.hold()
+
+
+class MinuteBudget:
+    """Spreads requests evenly, so that no minute has more requests or tokens than the user says.
+
+    How many tokens a request takes is known when it is over. Until then the mean of the others counts; before the first
+    one is over, nothing. What was counted too little delays the next ones.
+
+    Args:
+        board: where the members of a machine keep when the next request may leave.
+        requests: a minute; None: any number.
+        tokens: a minute; None: any number.
+    """
+
+    def __init__(self, board: Board, requests: float | None, tokens: float | None) -> None:
+        self._board = board
+        self._request_secs = _MINUTE / requests if requests else 0.0
+        self._token_secs = _MINUTE / tokens if tokens else 0.0
+        self._owed = 0.0
+        """Tokens that have been counted too little so far; negative: too many."""
+
+    def wait(self, now: float) -> float:
+        """Seconds until the next request may leave; negative: it may have left before."""
+        wait = 0.0
+        if self._request_secs:
+            wait = self._board.state.request_at - now
+        if self._token_secs:
+            wait = max(wait, self._board.state.token_at + self._owed * self._token_secs - now)
+        return wait
+
+    def started(self, now: float) -> None:
+        """A request has left; only in this member's turn."""
+        state = self._board.state
+        if self._request_secs:
+            state.request_at = max(state.request_at, now - LAG_SECS) + self._request_secs
+        if self._token_secs:
+            secs = (self._owed + state.tokens) * self._token_secs
+            state.token_at = max(state.token_at, now - LAG_SECS) + secs
+            self._owed = 0.0
+
+    def finished(self, tokens: int) -> None:
+        """A request is over.
+
+        Args:
+            tokens: what it took; 0: unknown, or it was not billed.
+        """
+        if not self._token_secs:
+            return
+        mean = self._board.state.tokens
+        self._owed += tokens - mean
+        if tokens:
+            self._board.state.tokens = mean + _NEWEST * (tokens - mean) if mean else float(tokens)
 
 
 class FixedLimit:
@@ -296,6 +338,3 @@ class FixedLimit:
     def finished(self, *_: object, **__: object) -> None:
         """A request is over, whatever came of it."""
         self.in_flight -= 1
-
-    def observe_headers(self, now: float, allowed: Iterable[Allowance]) -> None:
-        """An engine has no quota."""

@@ -27,13 +27,25 @@ _AHEAD = 16
 """How many turns a member may be ahead of another one: those between two looks of a slow one."""
 
 
-def _of_numbers(cls: type[StructureT]) -> type[StructureT]:
-    """Makes a field, 8 bytes of floating point, of each annotation."""
-    cls._fields_ = [(name, ctypes.c_double) for name in cls.__annotations__]
+class Undo(ctypes.Structure):
+    """What a limit that was restored after a look goes back to if the next round is slower; all 0: it stays."""
+
+    _fields_: ClassVar = [("limit", ctypes.c_double), ("alone", ctypes.c_double)]
+
+    limit: float
+    alone: float
+
+
+_KINDS = {"float": ctypes.c_double, "Undo": Undo}
+
+
+def _with_fields(cls: type[StructureT]) -> type[StructureT]:
+    """Makes a field of each annotation; numbers have 8 bytes of floating point."""
+    cls._fields_ = [(name, _KINDS[kind]) for name, kind in cls.__annotations__.items()]
     return cls
 
 
-@_of_numbers
+@_with_fields
 class EndpointState(ctypes.Structure):
     """What was found out about the endpoint. Times are in seconds, of a clock that all members share."""
 
@@ -86,12 +98,9 @@ class EndpointState(ctypes.Structure):
     """The limit to go back to after a look; 0: this is no look."""
     peak: float
     """The highest limit since the last look, or the one that it has restored."""
-    fallen: float
-    """The limit before it was restored; 0: it was not, or that has proven right."""
-    alone_before: float
-    """``alone`` before that."""
-    rest: float
-    """For how many rounds a fallen limit is no reason for another look."""
+    has_restored: float
+    """Whether the last look has restored a fallen limit: then one that falls is no reason for another."""
+    undo: Undo
     size_class: float
     """The bit length of the number of elements in a request."""
     turned_at: float
@@ -106,7 +115,7 @@ class EndpointState(ctypes.Structure):
     """The mean number of tokens of a request; 0: not known yet."""
 
 
-@_of_numbers
+@_with_fields
 class Member(ctypes.Structure):
     """What a process shows the others. It alone writes its row."""
 
@@ -133,7 +142,7 @@ class Memory(ctypes.Structure):
     members: Sequence[Member]
 
 
-LAYOUT = repr([EndpointState._fields_, Member._fields_, MEMBERS])
+LAYOUT = repr([Undo._fields_, EndpointState._fields_, Member._fields_, MEMBERS])
 """Processes with another one cannot share a board."""
 
 
@@ -153,7 +162,8 @@ class Board:
     def __init__(self, now: float, memory: Memory | None = None) -> None:
         self.is_shared = memory is not None
         """Whether there may be other members."""
-        self._attach(Memory() if memory is None else memory)
+        self._memory = Memory() if memory is None else memory
+        self.state = self._memory.state
         self._token = random.random() + 1.0  # noqa: S311 - tells members apart
         self._looked_at = -math.inf
         self.others: list[Member] = []
@@ -205,20 +215,14 @@ class Board:
     def close(self) -> None:
         """Leaves the board, and its memory alone; what is found out from now on is no other member's."""
         if self.own.owner == self._token:
-            self.own.in_flight = self.own.waiting = self.own.is_paced = self.own.owner = 0.0
+            self.own.owner = 0.0
         self.is_shared, self.others, self.in_flight_of_others = False, [], 0
-        copy = Memory()
-        ctypes.memmove(ctypes.byref(copy), ctypes.byref(self._memory), ctypes.sizeof(Memory))
-        self._attach(copy)
-        self.own = self._memory.members[0]
-
-    def _attach(self, memory: Memory) -> None:
-        self._memory = memory
-        self.state = memory.state
+        self._memory = Memory.from_buffer_copy(self._memory)
+        self.state, self.own = self._memory.state, self._memory.members[0]
 
     def _join(self, now: float) -> None:
         with self.turn():
-            rows = self._rows(MEMBERS if self.is_shared else 1)
+            rows = self._memory.members[: MEMBERS if self.is_shared else 1]
             seen = max((one.seen for one in rows), default=0.0)
             if not self.state.is_known or abs(now - seen) > _FORGOTTEN_SECS:
                 self._forget()
@@ -230,22 +234,21 @@ class Board:
 
     def _forget(self) -> None:
         """Forgets what was found out, but not the rows of members."""
-        state, members = self.state, self.state.members
-        ctypes.memset(ctypes.byref(state), 0, ctypes.sizeof(state))
-        state.members, state.is_known = members, 1.0
-        state.quota, state.cut_at, state.known_since = math.inf, -math.inf, -math.inf
-        state.first_cut_at = -math.inf
-        state.limit, state.begins, state.turned_at = 1.0, 1.0, -math.inf
-
-    def _rows(self, count: int) -> list[Member]:
-        return list(self._memory.members[:count])
+        self._memory.state = EndpointState(
+            is_known=1.0,
+            members=self.state.members,
+            quota=math.inf,
+            cut_at=-math.inf,
+            known_since=-math.inf,
+            first_cut_at=-math.inf,
+            limit=1.0,
+            begins=1.0,
+            turned_at=-math.inf,
+        )
 
     def _look(self, now: float) -> None:
         self._looked_at = now
-        if self.state.members == 1 and self.own.owner == self._token:
-            self.others, self.in_flight_of_others, self._accepted_by_others = [], 0, 0.0
-            return
-        rows = [one for one in self._rows(int(self.state.members)) if one.owner != self._token]
+        rows = [one for one in self._memory.members[: int(self.state.members)] if one.owner != self._token]
         self.others = [one for one in rows if one.owner and abs(now - one.seen) < _ALIVE_SECS]
         self.in_flight_of_others = int(sum(one.in_flight for one in self.others))
         self._accepted_by_others = sum(one.accepted for one in rows)

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import math
 
-from headrace.failures.endpoint_board import Board
+from headrace.failures.endpoint_board import Board, Undo
 
 
 class _Round:
-    """The latencies of requests that left after the last round.
-
-    Args:
-        began: when the first may leave.
-        size: how many answers there are at least.
-    """
+    """The latencies of requests that left since it ``began``, in at least so many answers."""
 
     _FEWEST, _MOST = 8, 128
     """The fewest answers that mean anything, and the most that are waited for to be precise."""
@@ -81,7 +76,8 @@ class LatencyLimit:
         """Begins again with a single request: the endpoint is not what it was."""
         state = self._board.state
         state.limit, state.begins = 1.0, 1.0
-        state.alone = state.rounds = state.full = state.peak = state.fallen = state.rest = 0.0
+        state.alone = state.rounds = state.full = state.peak = state.has_restored = 0.0
+        state.undo = Undo()
         self._turn(now)
 
     def started(self, in_flight: int) -> None:
@@ -90,14 +86,7 @@ class LatencyLimit:
         self._round.in_flight = max(self._round.in_flight, in_flight)
 
     def answered(self, now: float, started: float, size: int, *, client_is_busy: bool = False) -> None:
-        """Learns from a request that was answered.
-
-        Args:
-            now: in seconds.
-            started: when the request was sent.
-            size: the number of elements in the request; larger requests may take longer.
-            client_is_busy: whether this process computes all the time.
-        """
+        """Learns from a request of so many elements that was answered: larger ones may take longer."""
         state, latency = self._board.state, now - started
         if state.turned_at > self._round.began:  # another process has ended a round: it counts once
             self._turn(state.turned_at)
@@ -132,15 +121,15 @@ class LatencyLimit:
             state.alone = mean
         elif state.full:
             if state.full < self._FALLEN * state.peak and mean > self._TOLERANCE * state.alone:
-                state.fallen, state.alone_before, state.rest = state.full, state.alone, self._BETWEEN_LOOKS
+                state.undo, state.has_restored = Undo(state.full, state.alone), 1.0
                 state.full, state.begins = state.peak, 1.0
             state.peak = state.limit = state.full
             state.full, state.alone = 0.0, mean
-        elif used and state.fallen and mean > self._SOON * state.alone:  # they do wait for each other, or for others'
-            state.peak = state.limit = state.fallen
-            state.alone, state.begins, state.fallen = state.alone_before, 0.0, 0.0
+        elif used and state.undo.limit and mean > self._SOON * state.alone:  # they wait for each other, or for others'
+            state.peak = state.limit = state.undo.limit
+            state.alone, state.begins, state.undo = state.undo.alone, 0.0, Undo()
         elif used:
-            state.fallen = 0.0
+            state.undo = Undo()
             self._adapt(mean, is_busy=is_busy)
         self._turn(now)
 
@@ -160,6 +149,8 @@ class LatencyLimit:
         state.limit = max(1.0, min(max(0.5, gradient) * state.limit + more, self._bound()))
         if is_busy:  # then fewer in flight would only waste time
             return
-        state.rounds, state.rest = state.rounds + 1, max(0.0, state.rest - 1)
-        if state.rounds >= self._BETWEEN_LOOKS or (state.limit < self._FALLEN * state.peak and not state.rest):
-            state.rounds, state.full, state.limit = 0.0, state.limit, max(1.0, state.limit / 3)
+        state.rounds += 1
+        has_fallen = state.limit < self._FALLEN * state.peak and not state.has_restored
+        if has_fallen or state.rounds >= self._BETWEEN_LOOKS:
+            state.rounds = state.has_restored = 0.0
+            state.full, state.limit = state.limit, max(1.0, state.limit / 3)

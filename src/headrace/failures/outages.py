@@ -72,12 +72,7 @@ class RefusalBreaker:
     ) -> bool:
         """Counts a refusal; returns whether a pause begins. The answers to what left before the pause do not count.
 
-        Args:
-            now: the time.
-            started: when the request left.
-            reply: REFUSED or UNAVAILABLE.
-            retry_after: how long the endpoint asked to wait, in seconds.
-            is_known: nothing need be counted: the endpoint is known to answer nothing.
+        ``is_known``: nothing need be counted, since the endpoint is known to answer nothing.
         """
         self.in_a_row = max(self.in_a_row + 1, self._IN_A_ROW if is_known else 0)
         if self.in_a_row < self._IN_A_ROW or (self.opened_at is not None and started < self._paused_at):
@@ -154,12 +149,7 @@ class FailureStreak:
         self.is_outage, self.began = False, None
 
     def doubts(self, now: float, waiting: int) -> bool:
-        """Whether an outage ends here because it has lasted for so long.
-
-        Args:
-            now: the time in seconds.
-            waiting: how many requests wait.
-        """
+        """Whether an outage ends here because it has lasted for so long."""
         if not self.is_outage or now < self._found + self._patience_secs:
             return False
         self._failed, self._waited, self.is_outage = 0, min(waiting, self._MOST_WAITING), False
@@ -167,12 +157,7 @@ class FailureStreak:
         return True
 
     def failed(self, now: float, in_flight: int) -> None:
-        """A request has failed for the first time.
-
-        Args:
-            now: the time in seconds.
-            in_flight: how many others have left and are not over.
-        """
+        """A request has failed for the first time, while others are in flight."""
         if self.is_outage:
             return  # that it is down says nothing about the share of bad requests
         if not self._doubts:

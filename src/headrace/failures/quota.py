@@ -1,4 +1,4 @@
-"""How fast requests to an endpoint may follow each other, found from those that it refuses."""
+"""How fast requests to an endpoint may follow each other, found from those that it refuses, but for those by chance."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections import deque
 from operator import itemgetter
 
-from headrace.failures.chance import ChanceRefusals
 from headrace.failures.endpoint_board import LAG_SECS, Board
 
 _MUCH_LESS = 0.75
@@ -31,10 +30,6 @@ class QuotaRate:
     Endpoints that count the requests of a second, of the clock or of the last one, accept all until it is full, then
     few or none, whatever the quota. So what was accepted in the whole unit before the last refusal limits the estimate
     from above, and a unit after the first cut the estimate goes back up to it if later cuts made it much lower.
-
-    Args:
-        now: the time.
-        board: where the members of a machine keep what they have found out.
     """
 
     _BELOW, _DIP = 0.03, 0.06
@@ -63,18 +58,14 @@ class QuotaRate:
         """When a request of this member was last accepted."""
         self._settling: _Settling | None = None
         self._chance = ChanceRefusals(board)
-        self._rated, self._rated_for = math.inf, (-math.inf, math.inf)
-        """The rate, at a time and for a quota."""
 
     def started(self, now: float) -> None:
         """A request has left."""
         state = self._board.state
         self._chance.started(calm=self._is_calm(now))
-        if state.quota == math.inf:
-            return
-        if (now, state.quota) != self._rated_for:  # else it leaves together with others
-            self._rated_for, self._rated = (now, state.quota), self._rate(now)
-        state.next_at = max(state.next_at, now - max(LAG_SECS, 1 / self._rated)) + 1 / self._rated
+        if state.quota < math.inf:
+            each = 1 / self._rate(now)
+            state.next_at = max(state.next_at, now - max(LAG_SECS, each)) + each
 
     def answered(self, now: float, started: float) -> None:
         """A request was accepted."""
@@ -99,16 +90,16 @@ class QuotaRate:
         state.lately = min(state.lately, lately)
         if not self._teaches(now, started):
             return
-        below, known = lately < state.quota / 2, self._chance.share
+        below, known = lately < state.quota / 2, state.chance
         if self._chance.refused(self._rate(now), calm=self._is_calm(started), below=below):
             self._cut(now, started, lately)
-        elif self._chance.is_futile and self._chance.share > known:
+        elif self._chance.is_futile and state.chance > known:
             state.quota = max(state.quota, state.first_quota)
             state.cut_at -= self._AHEAD * unit
 
     def _cut(self, now: float, started: float, lately: float) -> None:
         state, unit = self._board.state, self._unit()
-        rate, measured, share = self._rate(now), self._measured(now), self._chance.share
+        rate, measured, share = self._rate(now), self._measured(now), state.chance
         was_steady = rate < math.inf and now - state.cut_at >= unit
         if now - state.first_cut_at >= unit:
             state.first_cut_at, state.lately = now, lately
@@ -127,10 +118,7 @@ class QuotaRate:
         self._settling = _Settling(started, now, part, state.quota, was_steady=was_steady)
 
     def _teaches(self, now: float, started: float) -> bool:
-        """Whether a refusal says how much is accepted: where nothing was lately, others have used up the quota.
-
-        Lately is in the unit of time, or, from other members, since this one's last.
-        """
+        """Whether a refusal says how much is accepted: where nothing was for a unit, others have used up the quota."""
         board = self._board
         if started <= board.state.known_since or not board.state.accepts:
             return False
@@ -152,14 +140,15 @@ class QuotaRate:
             settling.count(started, accepted=accepted)
         elif not accepted:
             return
-        found, state = settling.quota(is_over=is_over) / (1 - self._chance.share), self._board.state
+        state = self._board.state
+        found = settling.quota(is_over=is_over) / (1 - state.chance)
         if found < _MUCH_LESS * state.quota:
             state.quota, state.known_since, settling.found = found, now, found
         elif is_over and state.quota == settling.found < found:  # what was known first was the end of a burst
             state.quota = min(found, settling.before)
         if is_over:
             if settling.was_steady or settling.took_none:
-                lately, least = state.lately / (1 - self._chance.share), self._LARGEST_CUT * state.quota
+                lately, least = state.lately / (1 - state.chance), self._LARGEST_CUT * state.quota
                 state.quota = min(state.quota, max(lately, least))
             self._settling = None
 
@@ -176,7 +165,7 @@ class QuotaRate:
     def _rate(self, now: float) -> float:
         state = self._board.state
         if state.quota < _MUCH_LESS * state.lately and now - state.first_cut_at >= self._unit():
-            state.quota = state.lately / (1 - self._chance.share)
+            state.quota = state.lately / (1 - state.chance)
         quota = state.quota
         if math.isinf(quota):
             return quota
@@ -188,10 +177,7 @@ class QuotaRate:
         return min(probing, max(quota, 2 * self._measured(now)))
 
     def _measured(self, now: float) -> float:
-        """Requests of all members accepted a second, lately.
-
-        That is since the last cut, or in the last three eighths of all time if that is short: at first, rates grow.
-        """
+        """Requests accepted a second since the last cut, or in the last 3/8 of all time: at first, rates grow."""
         since = max(self._board.state.cut_at, now - self._unit(), self._began + 5 / 8 * (now - self._began))
         return self._accepted_since(since, now)
 
@@ -209,12 +195,8 @@ class QuotaRate:
 class _Settling:
     """What became of the requests that left from ``first`` until the news that this one was refused.
 
-    Args:
-        first: when the first one left, which was refused.
-        until: when that was known.
-        share: how much of all requests are this member's.
-        before: the quota by the cut.
-        was_steady: whether the rate was much the same for a unit of time before.
+    They are a ``share`` of all members'; ``before``: the quota by the cut; ``was_steady``: the rate was much the same
+    for a unit of time before.
     """
 
     _FEWEST = 8
@@ -255,3 +237,112 @@ class _Settling:
         if self._switches < self._MIXED or self._refused < self._FEWEST or seconds <= 0:
             return math.inf
         return (self._accepted + math.sqrt(self._accepted) * (1 if is_over else 2)) / seconds / self._share
+
+
+class ChanceRefusals:
+    """Tells refusals that slowing down would avoid from those that come however few requests there are.
+
+    Those are a share of all requests. It is learnt in the unit of time after a cut, when the quota is not overrun: a
+    refusal counts if the answer before it was none, since those of a quota come in runs. The lower one of the last two
+    shares is believed, for what was refused after one cut may have been too many, and most of it is kept if they are
+    much lower than before. After some of the cuts the rate is lower than usual, so that a share is found out that is
+    another client's doing.
+
+    Then a cumulative sum (CUSUM) tells whether more are refused: each refusal adds, and each request takes away, how
+    much likelier it is if a tenth more of all are refused. While no share is known, that goes for the unit after a cut,
+    and for the time before the first one; at other times each refusal is one too many.
+
+    Cuts that come before the rate is above the last one's quota avoid nothing. After three from the start, or six in a
+    row later, more is believed and sooner, and the quota goes back to the first cut's.
+    """
+
+    _MORE = 0.1
+    """How much more is refused if there are too many, as the sum has it."""
+    _FALSE_ALARMS = 1.0, 200, 5000
+    """In how many seconds chance alone makes the sum too high once; in how many requests at least, and at most."""
+    _LEAST, _GREATEST, _UNKNOWN = 0.005, 0.08, 0.02
+    """A lower share counts as none; a greater one is not believed; the share while none is known."""
+    _FUTILE, _DOUBTED, _GREATEST_IF_FUTILE, _FEWEST_IF_FUTILE = 3, -3.0, 0.6, 12
+    """Early cuts that show a greater share; where they begin later; the greatest; the fewest refusals that show it."""
+    _HALVED, _IF_HALVED = 0.5, 0.05
+    """Below which part of the quota early cuts show at once, how great a share."""
+    _KEPT, _KEPT_IF_NONE = 0.7, 0.25
+    """What part of a share is kept at least, if some are refused when it is measured again, and if none is."""
+    _TESTED = 2
+    """In how many cuts a share that is believed is tested once."""
+    _PHASE, _FEWEST, _LONGEST, _DOUBT = 100, 3, 600, 20
+    """Requests in a phase that measures the share; refusals it needs; its longest; accepted ones assumed beforehand."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether to send much less for a while, to see whether as many are refused: by others' fault they are not."""
+        state = self._board.state
+        return state.share_before >= self._LEAST if not state.chance else state.cuts % self._TESTED == 0
+
+    def started(self, *, calm: bool) -> None:
+        """A request has left; ``calm``: when the quota cannot have been overrun."""
+        state = self._board.state
+        state.counted += calm and (not state.chance or self.is_tested)
+        if state.surplus:
+            state.surplus = max(0.0, state.surplus + math.log(1 - self._MORE / (1 - self._usual)))
+
+    def refused(self, rate: float, *, calm: bool, below: bool) -> bool:
+        """A request was refused that left after the last cut; returns whether that is one too many.
+
+        ``rate``: how many may leave in a second; ``below``: whether far fewer than the quota were accepted lately.
+        """
+        state = self._board.state
+        state.by_chance += calm and (not state.chance or self.is_tested) and not state.was_refused
+        state.was_refused = 1.0
+        if self._is_enough(calm=calm):
+            self._learn()
+        if not (state.chance or calm or below):
+            return True
+        state.surplus += math.log(1 + self._MORE / self._usual)
+        secs, fewest, most = self._FALSE_ALARMS
+        return state.surplus > math.log(max(fewest, min(most, secs * rate)))
+
+    @property
+    def is_futile(self) -> bool:
+        """Whether cut after cut has avoided no refusals."""
+        return self._board.state.early_cuts >= self._FUTILE
+
+    @property
+    def _usual(self) -> float:
+        """The share that is known, or what it looks like."""
+        usual = self._board.state.chance or self._UNKNOWN
+        return max(usual, min(self._GREATEST_IF_FUTILE, self._counted())) if self.is_futile else usual
+
+    def _is_great(self) -> bool:
+        return self.is_futile or self._board.state.chance > self._GREATEST
+
+    def _counted(self) -> float:
+        state = self._board.state  # a refusal after another one does not count
+        return state.by_chance / (state.counted - self._is_great() * state.by_chance + self._DOUBT)
+
+    def cut(self, *, is_early: bool) -> None:
+        """The rate was cut; ``is_early``: a little, and before it was above the quota again."""
+        state = self._board.state
+        state.first_quota = state.first_quota if is_early else state.quota
+        state.early_cuts = state.early_cuts + 1 if is_early else self._DOUBTED * bool(state.cuts)
+        state.surplus, state.cuts = 0.0, state.cuts + 1
+
+    def _is_enough(self, *, calm: bool) -> bool:
+        """Whether what has been counted tells the share."""
+        state = self._board.state
+        if state.counted >= self._LONGEST or (self.is_futile and state.by_chance >= self._FEWEST_IF_FUTILE):
+            return True
+        enough = state.counted >= self._PHASE * (1 + calm)
+        return enough and state.by_chance + state.chance * state.counted >= self._FEWEST
+
+    def _learn(self) -> None:
+        state = self._board.state
+        share, has_halved = self._counted(), self.is_futile and state.quota < self._HALVED * state.first_quota
+        before = max(state.share_before, self._IF_HALVED * has_halved)
+        lower = min(share, before, self._GREATEST_IF_FUTILE if self._is_great() else self._GREATEST)
+        found = max(lower, state.chance * (self._KEPT if state.by_chance else self._KEPT_IF_NONE))
+        state.chance, state.share_before = found if found >= self._LEAST else 0.0, share
+        state.counted = state.by_chance = 0.0

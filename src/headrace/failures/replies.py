@@ -21,10 +21,9 @@ from headrace.core.errors import (
     attribute,
     causes,
 )
-from headrace.core.events import CallEnded, UsageReported
+from headrace.core.events import UsageReported
 from headrace.core.remote import ElementFailure, ElementRetry
-from headrace.core.request_context import lower_case
-from headrace.failures.known_rates import Allowance, allowances, seconds_from_now
+from headrace.core.request_context import Allowance, allowances, lower_case, seconds_from_now
 from headrace.failures.outages import Verdict
 from headrace.failures.retry import is_lost, statuses_of
 
@@ -183,7 +182,7 @@ class EndpointRecord:
     def error_of_all(
         self, error: BaseException, key: Callable[[], object], name: str, *, waited_secs: float | None, is_caught: bool
     ) -> EndpointError | None:
-        """Says that no request would succeed, while none has; None: others may, or nobody knows yet.
+        """Says that no request would succeed, unless one has; None: others may, or nobody knows yet.
 
         Two different requests that are refused in a row show that all are. That nobody is there shows when one has
         waited for as long as it may.
@@ -195,6 +194,8 @@ class EndpointRecord:
             waited_secs: how long requests wait, if this one has waited for an endpoint that is not there.
             is_caught: whether there would be another request.
         """
+        if self.has_answered:
+            return None
         found, said = None, f"{as_type_name(error)}: {error}"
         if concerns_all(error):
             if len(self._refused) < 2:
@@ -218,14 +219,19 @@ class EndpointLog:
         self._caller = caller
         self._has_missed_tokens = False
         self._waits_until = -math.inf
+        self.named_until = -math.inf
+        """Until when the endpoint asked to wait as its outage began."""
+        self.last_error: BaseException | None = None
+        """That of the request that was over last; None: it was answered."""
         self.is_down = False
         """Whether the last word was that the endpoint is down."""
         self.asks_too_much = False
         """Whether what it refused last would have had to wait for longer than requests do."""
 
-    def note(self, *, is_down: bool, error: BaseException | None) -> None:
-        """Takes down whether the endpoint is down, and its last error."""
+    def note(self, *, is_down: bool) -> None:
+        """Takes down whether the endpoint is down."""
         if is_down and not self.is_down:
+            error = self.last_error
             why = "" if error is None else f" ({as_type_name(error)}: {error})"
             _LOGGER.warning("%s: the endpoint is down%s. Requests wait until it answers.", self._caller, why)
         elif self.is_down and not is_down:
@@ -267,23 +273,9 @@ class RequestReport:
     def add_headers_of(self, error: BaseException) -> None:
         """Adds the headers of the answer that the error holds."""
         for headers in headers_of(error):
-            self.note_headers(headers)
+            self.allowances += allowances(headers)
 
     def note_usage(self, used: UsageReported) -> None:
         """Takes a report of usage."""
         self.tokens += used.input_tokens + used.output_tokens
         self.used.append(used)
-
-    def note_headers(self, headers: dict[str, str]) -> None:
-        """Takes an answer's headers."""
-        self.allowances += allowances(headers)
-
-    def ended(
-        self, model: str, gen_ai: tuple[str, str], name: str, seconds: float, error: BaseException | None
-    ) -> CallEnded:
-        """The event about the try, for a model with its name in metrics and that at the endpoint."""
-        operation, provider = gen_ai
-        tokens = sum(one.input_tokens for one in self.used), sum(one.output_tokens for one in self.used)
-        name = self.used[0].model if self.used else name
-        error_type = "" if error is None else as_type_name(error)
-        return CallEnded(model, seconds, True, error_type, operation, provider, name, tokens)

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from headrace.batching.batcher import Batch
 from headrace.core.answer import predictions_of, wrong_count
 from headrace.core.engine import EngineModelHandler, predict_each
-from headrace.core.errors import RowCostError
+from headrace.core.errors import as_type_name
 from headrace.core.event_loop import Ended, EventLoop, ended_in_time
-from headrace.core.events import WANTED, CallEnded, Event, HandlerMetric
+from headrace.core.events import WANTED, CallEnded, Event, HandlerMetric, UsageReported
 from headrace.core.fingerprint import fingerprint
 from headrace.core.remote import RemoteModelHandler
 from headrace.core.request_context import RowCost, also_report_to
@@ -159,8 +159,6 @@ class EndpointCall:
     context: contextvars.Context
     prefix: str = ""
     row_cost: RowCost | None = None
-    cost_error: RowCostError | None = None
-    """Why it was not sent again."""
     tries: int = 1
     failures: int = 0
     """How many tries have failed by themselves."""
@@ -171,6 +169,10 @@ class EndpointCall:
     is_refused: bool = False
     """Whether any was refused."""
     queued: float = 0.0
+    started: float = 0.0
+    """When its last try began."""
+    report: RequestReport = field(default_factory=RequestReport)
+    """What was reported during that."""
     deadline: float = math.inf
     """No later try starts after this."""
     retried: list[BaseException] = field(default_factory=list)
@@ -180,16 +182,6 @@ class EndpointCall:
     predictions: list[Any] = field(default_factory=list)
     seconds: float = 0.0
     """How long its last try took."""
-
-    def count_retry(self, error: BaseException) -> None:
-        """Counts one more try, after this error."""
-        self.tries += 1
-        self.retried.append(error)
-
-    def is_too_dear(self, error: BaseException) -> bool:
-        """Whether it has cost too much to be sent again after an error."""
-        self.cost_error = None if self.row_cost is None else self.row_cost.error(error)
-        return self.cost_error is not None
 
     def content(self) -> object:
         """What tells the call from others with different examples."""
@@ -222,9 +214,10 @@ class Sender:
         self._needs_thread = not rules.sends_async or rules.ask_rate_limiter is not None
         self._recorders = EngineMetrics() if self._needs_thread else None
 
-    async def try_in_time(self, call: EndpointCall, report: RequestReport) -> tuple[Ended, bool]:
-        """The end of one try, and whether it came in time; from now on the current task reports to ``report``."""
-        also_report_to(report.note_usage, report.note_headers)
+    async def try_in_time(self, call: EndpointCall) -> tuple[Ended, bool]:
+        """The end of one try, and whether it came in time; from now on the current task reports to the call."""
+        call.report = report = RequestReport()
+        also_report_to(report.note_usage, report.allowances.extend)
         rules, limit = self._rules, self._rules.timeout_secs
         if self._needs_thread and not await self._event_loop.has_thread(rules.patience_secs):
             said = f"{rules.caller} was not called: too many calls that were given up still run on their threads."
@@ -234,9 +227,14 @@ class Sender:
         in_time = ended is not None
         ended = ended or Ended(error=TimeoutError(f"{rules.caller} took longer than {limit or 0:g} s."))
         if CallEnded in WANTED:
-            seconds, name = time.monotonic() - began, rules.model_name
-            call.records.append(report.ended(rules.label, rules.gen_ai, name, seconds, ended.error))
+            call.records.append(self._call_ended(report.used, time.monotonic() - began, ended.error))
         return ended, in_time
+
+    def _call_ended(self, used: Sequence[UsageReported], seconds: float, error: BaseException | None) -> CallEnded:
+        tokens = sum(one.input_tokens for one in used), sum(one.output_tokens for one in used)
+        name = used[0].model if used else self._rules.model_name
+        error_type = "" if error is None else as_type_name(error)
+        return CallEnded(self._rules.label, seconds, True, error_type, *self._rules.gen_ai, name, tokens)
 
     async def _try(self, call: EndpointCall) -> Ended:
         rules, answer = self._rules, None

@@ -90,9 +90,9 @@ class RemoteExecutor:
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Starts a request; returns the outcomes that are ready. Waits if too many are on their way."""
-        if name not in self._worker.plan.concurrent:
-            return self._local.submit(name, batch)
         if name not in self._dispatchers:
+            if name not in self._worker.plan.concurrent:
+                return self._local.submit(name, batch)
             self._dispatchers[name] = self._endpoints.of(name)
         outcomes = self._start(name, batch)
         room = self._dispatchers[name].room if self._calls else 1
