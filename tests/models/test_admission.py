@@ -54,9 +54,8 @@ def test_a_model_larger_than_memory_is_refused_at_once(loading):
 def test_a_model_that_does_not_fit_now_is_refused_with_the_figures():
     small = Held("small", 200 * 10**6, 0, 0.0)
     assert admit(3 * GB, [USED, small], [], 3_500 * 10**6, 8 * GB) == Refuse(
-        "loading it takes at least 3.0 GB, 3.5 GB of 8.0 GB are free, of which 800 MB stay so; 1 model in use hold "
-        "5.0 GB, unused ones 200 MB that would not suffice. Give the machine or the container more memory, or use "
-        "fewer models at a time."
+        "loading it takes at least 3.0 GB, and models in use hold 5.0 GB, 3.5 GB of 8.0 GB are free, of which 800 MB "
+        "stay free. Give the machine or the container more memory, or use fewer models at a time."
     )
 
 

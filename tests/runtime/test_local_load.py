@@ -30,14 +30,18 @@ class Weights:
         self.numbers = numpy.arange(10_000.0)
 
 
-def here(make, *attributes):
+def loading(make, *attributes):
     """A load that sets the model as attributes of its handler, too."""
 
     def load():
         model = make()
         return Loaded(model, "", {(): dict.fromkeys(attributes, model)}), LOADED
 
-    return LocalLoad(load)
+    return load
+
+
+def here(make, *attributes):
+    return LocalLoad(loading(make, *attributes))
 
 
 class OthersLease:
@@ -53,10 +57,8 @@ class OthersLease:
 def test_load_that_another_process_replaces_is_not_reported(monkeypatch):
     monkeypatch.setattr("headrace.runtime.acquire.Lease", lambda load_request: OthersLease())
     events = []
-    local = here(Weights)
     spec = prepare(DoublingHandler(large_model=True), InferenceRequest())
-    acquired = acquire(spec, ONLY, events.extend, local)
-    local.close()
+    acquired = acquire(spec, ONLY, events.extend, loading(Weights))
     acquired.close_files()
     assert acquired.loaded is None
     assert events == []

@@ -13,11 +13,10 @@ import pytest
 from headrace import BatchingConfig, ConfigurationError, Failure, KeyedModelHandler, KeyModelMapping, predict
 from headrace.batching.batcher import Batch
 from headrace.core.events import CacheUsed
-from headrace.runtime import prediction_cache, prediction_store
+from headrace.runtime import prediction_cache
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.plan import ONLY
-from headrace.runtime.prediction_cache import PredictionCache
-from headrace.runtime.prediction_store import PredictionStore
+from headrace.runtime.prediction_cache import PredictionCache, PredictionStore
 from headrace.runtime.prepare import InferenceRequest, prepare
 from metered import ASKED, AsyncMetered, LocalMetered, Metered
 from toys import Acting, Events, run, with_attributes
@@ -147,7 +146,7 @@ def test_file_that_breaks_while_workers_run_costs_requests_and_no_outcome(tmp_pa
 def test_file_that_others_have_locked_for_too_long_is_used_again_when_they_let_go(
     kind, ask, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr(prediction_store, "_BUSY_SECS", 0.1)
+    monkeypatch.setattr(prediction_cache, "_BUSY_SECS", 0.1)
     monkeypatch.setattr(prediction_cache, "_PAUSE_SECS", 0.0)
     path = tmp_path / "cache"
     ask(kind(), range(5))
@@ -171,15 +170,15 @@ def test_file_that_others_have_locked_for_too_long_is_used_again_when_they_let_g
 def test_others_go_on_while_one_waits_for_a_file_that_has_failed(tmp_path, monkeypatch):
     monkeypatch.setattr(prediction_cache, "_PAUSE_SECS", 0.0)
     spec = prepare(Metered(), InferenceRequest(cache=str(tmp_path / "cache")))
-    waiting, done, checks = threading.Event(), threading.Event(), count()
+    waiting, done, calls = threading.Event(), threading.Event(), count()
 
-    def check(_):
+    def get(*_):
         waiting.set()
-        return next(checks) or done.wait(60)
+        return {} if next(calls) else done.wait(60) and {}
 
     with closing(PredictionCache(spec, spec.cache)) as cache:
         monkeypatch.setattr(PredictionStore, "put", lambda *_: sqlite3.connect("/"))
-        monkeypatch.setattr(PredictionStore, "check", check)
+        monkeypatch.setattr(PredictionStore, "get", get)
         cache.keep([b"key"], [1])
         one = threading.Thread(target=cache.look_up, args=(ONLY, Batch([1], [0])))
         one.start()
@@ -187,7 +186,7 @@ def test_others_go_on_while_one_waits_for_a_file_that_has_failed(tmp_path, monke
         cache.keep([b"key"], [1])
         done.set()
         one.join(60)
-    assert next(checks) == 1
+    assert next(calls) == 1
 
 
 def test_prediction_of_a_class_that_is_gone_is_asked_for_again(ask, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 
 from headrace import ConfigurationError
 from headrace.core.sqlite_files import create_for_owner, log_ahead
-from headrace.runtime.prediction_store import PredictionStore
+from headrace.runtime.prediction_cache import PredictionStore
 
 MANY = 1 << 30
 

@@ -292,7 +292,7 @@ def test_worker_opened_during_an_earlier_load_gets_that_model(thread, serves, tm
     one = thread(Versioned(tmp_path))
     update = one.told("v1")
     loading = one.models
-    assert wait_until(lambda: loading.policy._loading is not None)
+    assert wait_until((tmp_path / "asked-v1").exists)
     one.close()
     again = thread(one.spec, first=update)
     assert ids(again.ask(1)) == ["v0"]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.runtime.plan import ONLY, Refreshed
-from headrace.runtime.spec import ModelUpdate
-from headrace.runtime.versions import RefreshPolicy, Version
+from headrace.runtime.refresh import RefreshPolicy
+from headrace.runtime.spec import ModelUpdate, Version
 
 NOW = 1000.0
 LATER = NOW + 1e9
@@ -30,9 +30,9 @@ def wanting(*paths, policy=None):
 def load_all(policy, broken=(), now=NOW):
     while (version := policy.next(now)) is not None:
         if any(one.path in broken for _, one in version.models):
-            policy.failed(now, 0)
+            policy.failed(version, now, 0)
         else:
-            policy.loaded()
+            policy.loaded(version)
     return str(policy.serving)
 
 
@@ -48,17 +48,15 @@ def test_failed_load_is_retried_ever_more_rarely():
     policy, now = wanting("broken"), NOW
     pauses = []
     for _ in range(9):
-        assert policy.next(now) is not None
-        policy.failed(now, 0)
-        assert not policy.is_due(now)
+        policy.failed(policy.next(now), now, 0)
+        assert policy.next(now) is None
         began = now
-        while not policy.is_due(now):
+        while policy.next(now) is None:
             now += 30
         pauses.append(now - began)
     assert pauses == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
-    policy.next(now)
-    policy.failed(now, 1000)
-    assert not policy.is_due(now + 9999)
+    policy.failed(policy.next(now), now, 1000)
+    assert policy.next(now + 9999) is None
 
 
 def test_changes_of_other_keys_are_kept():
@@ -78,27 +76,20 @@ def test_a_key_whose_model_fails_does_not_hold_up_others(meanwhile):
     policy.request(ModelUpdate(2, 2), {**to("broken", "k1"), **to("good", "k2")})
     if meanwhile:
         assert str(version) == "broken"
-        policy.failed(NOW, 0)
+        policy.failed(version, NOW, 0)
     assert load_all(policy, {"broken"}) == "good"
-    assert not policy.is_due(NOW + 59)
+    assert policy.next(NOW + 59) is None
     assert load_all(copy(policy), now=NOW + 61) == "broken, good"
     policy.request(ModelUpdate(3, 3), to("mended", "k1"))
     assert load_all(policy) == "good, mended"
 
 
-def test_what_is_being_loaded_stays_wanted_by_a_successor():
-    policy = wanting("a")
-    assert str(policy.next(NOW)) == "a"
-    successor = copy(policy)
-    policy.loaded()
-    assert (str(policy.serving), load_all(successor)) == ("a", "a")
-
-
 def test_what_failed_before_does_not_replace_a_newer_first_model():
     policy = wanting("older")
     load_all(policy, {"older"})
-    update, change = ModelUpdate(9, "newer"), to("newer")
-    policy.started(policy.initial(change), update, change, NOW)
+    change = to("newer")
+    policy.request(ModelUpdate(9, "newer"), change)
+    policy.loaded(policy.first(change))
     assert load_all(policy, now=LATER) == "newer"
 
 
@@ -107,20 +98,22 @@ def test_the_serving_model_may_be_wanted_again_while_another_is_loaded(broken):
     policy = wanting("serving")
     load_all(policy)
     policy.request(ModelUpdate(1, "other"), to("other"))
-    assert str(policy.next(NOW)) == "other"
+    other = policy.next(NOW)
     policy.request(ModelUpdate(2, "serving"), to("serving"))
-    policy.failed(NOW, 0) if broken else policy.loaded()
-    assert (load_all(policy), policy.is_due(LATER)) == ("serving", False)
+    policy.failed(other, NOW, 0) if broken else policy.loaded(other)
+    assert (load_all(policy), policy.next(LATER)) == ("serving", None)
 
 
 def test_first_load_that_failed_is_retried_later():
     policy = RefreshPolicy()
     update, change = ModelUpdate(1, "broken"), to("broken")
-    assert str(policy.initial(change)) == "broken"
-    policy.started(Version(), update, change, NOW)
+    broken = policy.first(change)
+    assert str(broken) == "broken"
     policy.request(update, change)
-    assert not policy.is_due(NOW)
-    assert policy.initial(change) == Version()
+    policy.failed(broken, NOW, 0)
+    policy.request(update, change)
+    assert policy.next(NOW) is None
+    assert policy.first(change) == Version()
     assert str(policy.next(LATER)) == "broken"
 
 
@@ -135,9 +128,9 @@ def test_last_good_version_serves(steps, broken):
             loading = policy.next(NOW)
         elif step == "end" and loading is not None:
             if int(str(loading)) in broken:
-                policy.failed(NOW, 0)
+                policy.failed(loading, NOW, 0)
             else:
-                policy.loaded()
+                policy.loaded(loading)
                 good = loading
             loading = None
         assert policy.serving == good
@@ -147,4 +140,4 @@ def test_last_good_version_serves(steps, broken):
     else:
         assert served == str(good) or int(served) in said
     if said and said[-1] in broken:
-        assert policy.is_due(LATER)
+        assert policy.next(LATER) is not None

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from headrace import predict
 from headrace.core.phases import Look, Phase, during
-from headrace.runtime.sampling import Sampler, sample_also
+from headrace.runtime.observers import Sampler, sample_also
 from headrace.testing import DoublingHandler
 from toys import Events
 from waiting import wait_until

@@ -14,9 +14,8 @@ from headrace import KeyedModelHandler, KeyModelMapping, ModelHandler, ModelMeta
 from headrace.core.events import ModelRefreshed, RefreshFailed
 from headrace.runtime.plan import Refreshed
 from headrace.runtime.prepare import InferenceRequest, prepare
-from headrace.runtime.spec import FileWatch, ModelUpdate
+from headrace.runtime.spec import FileWatch, ModelUpdate, Version, with_models
 from headrace.runtime.switching_worker import SwitchingWorker
-from headrace.runtime.versions import Version, with_models
 from headrace.runtime.worker import Worker
 from headrace.testing import FakeClock
 from toys import Events, run

@@ -250,11 +250,6 @@ class Gathered(NamedTuple):
         earliest = min(earliest, timestamp)
         return Gathered(target, due, earliest, elements + 1, total + size, size if size > largest else largest)
 
-    def plus_many(self, count: int, timestamp: int) -> Gathered:
-        """The summary with ``count`` more elements of size 1; ``timestamp`` is their earliest."""
-        target, due, earliest, elements, total, largest = self
-        return Gathered(target, due, min(earliest, timestamp), elements + count, total + count, max(1, largest))
-
 
 class GatherPolicy:
     """Decides when elements fill a batch, and whether one more fits.
@@ -276,10 +271,6 @@ class GatherPolicy:
 
         Elements have timestamps in microseconds, ``micros``, and ``sizes``; None: 1 each.
         """
-        if sizes is None and not self._weighs:
-            most = self._most if self._blind else min(self._most, gathered.target)
-            count = min(len(micros), max(0 if gathered.elements else 1, math.ceil(most - gathered.elements)))
-            return gathered.plus_many(count, min(micros[:count], default=gathered.earliest)), count
         for count, (size, stamp) in enumerate(zip(sizes or [1] * len(micros), micros, strict=True)):
             if gathered.elements and (self.is_full(gathered) or not self.fits(gathered, size)):
                 return gathered, count

@@ -28,7 +28,7 @@ from headrace.beam.refresh import latest_update
 from headrace.core.result import Outcome
 from headrace.models.memory import hold_heap, release_heap
 from headrace.runtime.bundle import AnyBundle
-from headrace.runtime.exporting import start_exporting, stop_exporting
+from headrace.runtime.exporting import exporting
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.spec import ModelUpdate, SessionSpec
 from headrace.runtime.switching_worker import AS_IN_SPEC, SwitchingWorker
@@ -84,8 +84,7 @@ class SessionDoFn(beam.DoFn):
         with ExitStack() as stack:
             hold_heap()
             stack.callback(release_heap)
-            start_exporting()
-            stack.callback(stop_exporting)
+            stack.enter_context(exporting())
             self._worker = self._open_worker()
             self._held = stack.pop_all()
 

@@ -24,8 +24,7 @@ from headrace.cli.words import retry_options
 from headrace.core.errors import BudgetError, ConfigurationError, EndpointError, as_type_name
 from headrace.core.spelling import factory_place
 from headrace.runtime.exporting import exporting, stop_exporting
-from headrace.runtime.observers import FanOut, subscribed
-from headrace.runtime.sampling import Sampler
+from headrace.runtime.observers import FanOut, Sampler, subscribed
 
 if TYPE_CHECKING:
     from headrace.jobs.job import Report

@@ -26,7 +26,7 @@ from headrace.metrics.report import report_of
 from headrace.rows.blocks import BlockRow, BrokenLine, Record
 from headrace.rows.examples import PREDICTION, RESERVED
 from headrace.runtime.plan import make_plan
-from headrace.runtime.prediction_store import PredictionStore
+from headrace.runtime.prediction_cache import PredictionStore
 
 _AT_ONCE, _KEPT_AT_ONCE = 1000, 20_000
 """Rows that are looked up together, and those that are kept in one transaction."""

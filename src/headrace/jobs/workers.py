@@ -33,9 +33,8 @@ from headrace.jobs.steps import RunSteps, SourceBundle
 from headrace.jobs.storage import prefetch
 from headrace.metrics.totals import Totals
 from headrace.models.memory import hold_heap, memory_available, release_heap, resident_bytes
-from headrace.runtime.observers import FanOut
+from headrace.runtime.observers import FanOut, Sampler
 from headrace.runtime.open_worker import open_worker
-from headrace.runtime.sampling import Sampler
 from headrace.runtime.usage_meter import end_budget, stop_requests
 from headrace.runtime.worker import AnyWorker
 

@@ -91,7 +91,8 @@ def admit(
     """
     margin = margin_of(need, limit)
     if need is not None and need > limit - margin:
-        return Refuse(_never(need, limit, margin), for_ever=True)
+        figures = f"the memory that this process may use is {format_bytes(limit)} in all, of which"
+        return Refuse(_text(need, margin, figures, "a smaller model"), for_ever=True)
     if None in loading or (need is None and loading):  # a model of unknown size is loaded alone
         return Wait()
     short = (need or 0) + sum(filter(None, loading)) + margin - min(available, limit)
@@ -101,7 +102,9 @@ def admit(
         return Evict(evicted)
     if loading or leaving:
         return Wait()
-    return Admit() if need is None else Refuse(_no_room(need, held, available, limit, margin))
+    used = format_bytes(sum(model.nbytes for model in held if model.leases))
+    figures = f"models in use hold {used}, {format_bytes(available)} of {format_bytes(limit)} are free, of which"
+    return Admit() if need is None else Refuse(_text(need, margin, figures, "fewer models at a time"))
 
 
 def margin_of(need: int | None, limit: int) -> int:
@@ -129,23 +132,10 @@ def _least_recently_used(short: int, held: Sequence[Held]) -> tuple[Any, ...]:
     return tuple(model.key for model in chosen)
 
 
-def _never(need: int, limit: int, margin: int) -> str:
+def _text(need: int, margin: int, figures: str, instead: str) -> str:
     return (
-        f"loading it takes at least {format_bytes(need)}, and the memory that this process may use is "
-        f"{format_bytes(limit)} in all, of which {format_bytes(margin)} stay free. Give the machine or the container "
-        "more memory, or use a smaller model."
-    )
-
-
-def _no_room(need: int, held: Sequence[Held], available: int, limit: int, margin: int) -> str:
-    used = [model.nbytes for model in held if model.leases]
-    idle = sum(model.nbytes for model in held if not model.leases)
-    models = f"{len(used)} model{'s' * (len(used) != 1)} in use hold {format_bytes(sum(used))}"
-    unused = f", unused ones {format_bytes(idle)} that would not suffice" if idle else ""
-    return (
-        f"loading it takes at least {format_bytes(need)}, {format_bytes(available)} of {format_bytes(limit)} are free, "
-        f"of which {format_bytes(margin)} stay so; {models}{unused}. Give the machine or the container more "
-        "memory, or use fewer models at a time."
+        f"loading it takes at least {format_bytes(need)}, and {figures} {format_bytes(margin)} stay free. Give the "
+        f"machine or the container more memory, or use {instead}."
     )
 
 
@@ -226,7 +216,9 @@ class MemoryBudget:
             return None
         verdict = self.verdict(name, at_least, held, loading)
         if isinstance(verdict, Admit):
-            self._settle()
+            if self._short_since is not None and self._neighbours is not None:
+                self._neighbours.settle()
+            self._short_since = None
             self.begins(loading)
             return ()
         if isinstance(verdict, Refuse) and not any(held.values()):
@@ -244,11 +236,6 @@ class MemoryBudget:
         if self._neighbours is not None:
             (self._neighbours.ask if is_patient else self._neighbours.settle)()
         return is_patient
-
-    def _settle(self) -> None:
-        if self._short_since is not None and self._neighbours is not None:
-            self._neighbours.settle()
-        self._short_since = None
 
     def make_way(self, name: Any, idle: Sequence[Any]) -> Sequence[Any]:
         """As of ``core.model_cache.Room``; listens a few times a second.

@@ -65,7 +65,7 @@ def trim_memory() -> None:
 def memory_of(process: int, proc: Path = Path("/proc")) -> Usage | None:
     """Memory of a process; None: it does not exist, belongs to another user, or the system does not report it."""
     is_this = process == os.getpid()
-    sizes = _sizes(proc / ("self" if is_this else str(process)) / "smaps_rollup")
+    sizes = _figures(proc / ("self" if is_this else str(process)) / "smaps_rollup")
     if "Pss" not in sizes or not (is_this or pids_are_local(proc)):
         return None
     return Usage(
@@ -97,7 +97,7 @@ def memory_limit(proc: Path = Path("/proc"), groups: Path = _GROUPS) -> int:
 
     The minimum of the machine's memory and the limits of the process's memory groups (version 1 or 2) up to the root.
     """
-    machine = _sizes(proc / "meminfo").get("MemTotal") or _physical()
+    machine = _figures(proc / "meminfo").get("MemTotal") or _physical()
     return min([machine, *(limit for limit, _ in _limits(proc, groups))])
 
 
@@ -107,7 +107,7 @@ def memory_available(proc: Path = Path("/proc"), groups: Path = _GROUPS) -> int:
     The minimum of what is available on the machine and in each of the process's memory groups. Where the system does
     not report it (macOS), all of the machine's memory.
     """
-    machine = _sizes(proc / "meminfo").get("MemAvailable")
+    machine = _figures(proc / "meminfo").get("MemAvailable")
     return min([_physical() if machine is None else machine, *(free for _, free in _limits(proc, groups))])
 
 
@@ -152,14 +152,10 @@ def _limits(proc: Path, groups: Path) -> Iterator[tuple[int, int]]:
             yield limit, max(0, limit - max(0, used - cache))
 
 
-def _sizes(path: Path) -> dict[str, int]:
-    """Parses the lines ``Name:  number kB`` of a file in /proc; values in bytes."""
-    named = (line.split() for line in lines_of(path))
-    return {words[0][:-1]: int(words[1]) * 1024 for words in named if words[-1:] == ["kB"] and words[1].isdigit()}
-
-
 def _figures(path: Path) -> dict[str, int]:
-    return {name: int(number) for name, number in (line.split() for line in lines_of(path))}
+    """The named numbers of a file of the kernel's, one in each line; those in kB as bytes."""
+    named = [words for line in lines_of(path) if len(words := line.split()) > 1 and words[1].isdigit()]
+    return {words[0].rstrip(":"): int(words[1]) * (1024 if words[-1] == "kB" else 1) for words in named}
 
 
 def _number(path: Path) -> int | None:

@@ -7,17 +7,16 @@ adapters (beam/, local/, jobs/)
         |- worker.py         Worker: the model is in this process
         '- placement.py      HostedWorker: the model is in a host process
         |
-    bundle.py  ->  queues.py  ->  executor, one of
+    bundle.py  ->  queues.py  ->  executor, one of; what fails goes to the bundle of a fallback's worker, if any
         LocalExecutor   ->  steps.py (operations.py)  ->  handler, here or on a second thread, where that is faster
         HostExecutor    ->  hosted_models.py  = messages.py =>  request_handler.py in the host: Worker and steps.py
         RemoteExecutor  ->  dispatcher.py (endpoint_calls.py, endpoints.py);
                             of an engine in a host host_transport.py  = messages.py =>  engines.py
-    fallback.py      a second worker, for what the first one's models cannot do
-    switching_worker.py, refresh.py, versions.py   other models or arguments while the transform runs
+    switching_worker.py, refresh.py   other models or arguments while the transform runs
 Shared by the threads of a process:
     session.py        models, learnt batch sizes, circuit breakers
                       model_source.py: loaded models, and where else they may come from
-                      prediction_cache.py, prediction_store.py: earlier predictions; usage_meter.py: the budget
+                      prediction_cache.py: earlier predictions; usage_meter.py: the budget
     placement.py      for isolated or shared models: mapped weights (acquire.py), or a host
-observers.py: events and metrics; profiling.py: `headrace doctor`
+observers.py: events, metrics and samples; profiling.py: `headrace doctor`
 """

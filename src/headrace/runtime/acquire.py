@@ -7,8 +7,7 @@ import os
 import pickle
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -61,8 +60,8 @@ class AcquiredModel(NamedTuple):
             os.close(file)
 
 
-def acquire(spec: SessionSpec, name: Any, report: Report, local: LocalLoad | None = None) -> AcquiredModel:
-    """Takes a lease on a model; ``local`` loads it in this process, should the manager ask for that.
+def acquire(spec: SessionSpec, name: Any, report: Report, load: LoadsOwn | None = None) -> AcquiredModel:
+    """Takes a lease on a model; ``load`` loads it in this process for all, should the manager ask for that.
 
     A load whose process dies is repeated once: something external may have killed it.
 
@@ -72,6 +71,7 @@ def acquire(spec: SessionSpec, name: Any, report: Report, local: LocalLoad | Non
         Exception: the model cannot be loaded.
     """
     lease = Lease(load_request_for(spec, name, spec.model_identifier))
+    local = LocalLoad(load) if load is not None and _may_load_here(spec, name) else None
 
     def take() -> tuple[ModelGrant, list[int]] | HostFailure:
         taken = lease.take(local)
@@ -90,6 +90,9 @@ def acquire(spec: SessionSpec, name: Any, report: Report, local: LocalLoad | Non
     except BaseException:
         lease.close()
         raise
+    finally:
+        if local is not None:
+            local.close()
 
 
 def _acquired(
@@ -115,14 +118,10 @@ def _acquired(
 def attached(acquired: AcquiredModel) -> tuple[Loaded, float, int]:
     """Maps a model into this process. Also returns the seconds that it took and the bytes private to this process."""
     assert acquired.grant.layout is not None
-    before, started = _private(), time.perf_counter()
+    before, started = memory_of(os.getpid()), time.perf_counter()
     loaded: Loaded = acquired.loaded or attach(acquired.files, acquired.grant.layout)
-    return loaded, time.perf_counter() - started, max(0, _private() - before)
-
-
-def _private() -> int:
-    usage = memory_of(os.getpid())
-    return usage.anonymous if usage else 0
+    seconds, after = time.perf_counter() - started, memory_of(os.getpid())
+    return loaded, seconds, max(0, after.anonymous - before.anonymous) if before and after else 0
 
 
 def load_request_for(spec: SessionSpec, name: Any, identifier: str) -> LoadRequest:
@@ -209,43 +208,35 @@ class LocalLoad:
             self.error = error
             return Exported(encoded(raised(Caught.of(error), [], loading=True)))
         done = encoded(Response(Done([], [], [], [])))
-        is_held = _is_held_elsewhere(loaded)
-        reason, what, peak = None, "copying it failed", 0
+        is_held, what = _is_held_elsewhere(loaded), "copying it failed"
         try:
             self._files, layout = export(loaded, destroys=False, moves=not is_held)
             what = "it does not unpickle"
             self._mapped = attach(self._files, layout)
-        except NotMappableError as error:
-            reason = str(error)
-        except Exception as error:
-            reason = f"{what} ({type(error).__name__}: {error})"
+        except Exception as error:  # a host loads it again
+            self.close()
+            is_reason = isinstance(error, NotMappableError)
+            exported = Exported(done, reason=str(error) if is_reason else f"{what} ({type(error).__name__}: {error})")
         else:
             self._events = [event]
-            peak = max(layout.nbytes, resident_bytes() - resident)
+            exported = Exported(done, layout, peak=max(layout.nbytes, resident_bytes() - resident))
         del loaded
-        if is_held or reason is not None:
+        if is_held or exported.reason:
             trim_memory()  # what is in a reference cycle is freed only by the garbage collector
-        if reason is not None:  # a host loads it again
-            self.close()
-            return Exported(done, reason=reason)
-        return Exported(done, layout, peak=peak)
+        return exported
 
 
-@contextmanager
-def local_load(spec: SessionSpec, name: Any, load: LoadsOwn) -> Iterator[LocalLoad | None]:
-    """A ``LocalLoad`` of the named model for the context; None if this process should not load it for others.
+def _may_load_here(spec: SessionSpec, name: Any) -> bool:
+    """Whether this process should load the named model for others.
 
-    That is so if the model has to be in hosts anyway. And if its weights cannot be mapped, or may be on a device: the
-    worker would load it in vain, and the framework may keep part of the device's memory. Where neither the handler nor
-    the machine tells, the worker tries it.
+    Not if the model has to be in hosts anyway. Nor if its weights cannot be mapped, or may be on a device: the worker
+    would load it in vain, and the framework may keep part of the device's memory. Where neither the handler nor the
+    machine tells, the worker tries it.
     """
     mappable = getattr(spec.plan.models[name], "mappable", None)
-    mappable = not has_accelerator(os.environ) if mappable is None else mappable
-    if spec.isolated or spec.copies_of(name) > 1 or not mappable:
-        yield None
-        return
-    with closing(LocalLoad(load)) as local:
-        yield local
+    if spec.isolated or spec.copies_of(name) > 1:
+        return False
+    return not has_accelerator(os.environ) if mappable is None else bool(mappable)
 
 
 def _is_held_elsewhere(loaded: Loaded) -> bool:

@@ -18,7 +18,7 @@ from headrace.failures.outages import Verdict
 from headrace.failures.replies import EndpointLog, EndpointRecord, Judgement, judge
 from headrace.failures.retry import RetryTokens
 from headrace.runtime.endpoint_calls import EndpointCall, Rules, Sender, WaitingCalls
-from headrace.runtime.sampling import sample_also
+from headrace.runtime.observers import sample_also
 
 _WAITING = 8
 """How many batches of a bundle may wait, besides one for each request in flight."""

@@ -14,8 +14,7 @@ from headrace.core.errors import ConfigurationError
 from headrace.core.events import WANTED, CallEnded, Observer
 from headrace.core.registry import Registry
 from headrace.metrics import otel
-from headrace.runtime.observers import FanOut, subscribed
-from headrace.runtime.sampling import Sampler
+from headrace.runtime.observers import FanOut, Sampler, subscribed
 
 PROMETHEUS = "HEADRACE_PROMETHEUS"
 """The variable that says where Prometheus gets the figures, as ``--prometheus`` does."""
@@ -51,9 +50,11 @@ class _Exports(ExitStack):
     def _share_figures(self) -> None:
         """Has processes that are started from now on count where this one shows it."""
         folder = os.environ.get(_OF_SEVERAL) or self.enter_context(tempfile.TemporaryDirectory(prefix="headrace-"))
-        for name, value in ((_OF_SEVERAL, folder), (PROMETHEUS, "registry")):
-            self.callback(_set, name, os.environ.get(name))
-            os.environ[name] = value
+        values = {_OF_SEVERAL: folder, PROMETHEUS: "registry"}
+        self.callback(os.environ.update, {name: os.environ[name] for name in values if name in os.environ})
+        for name in values:
+            self.callback(os.environ.pop, name, None)  # before what was there returns
+        os.environ.update(values)
 
     def _prometheus(self, asked: str | None) -> list[Observer]:
         where = asked or os.environ.get(PROMETHEUS)
@@ -73,12 +74,6 @@ class _Exports(ExitStack):
             return []
 
 
-def _set(name: str, value: str | None) -> None:
-    os.environ.pop(name, None)
-    if value is not None:
-        os.environ[name] = value
-
-
 _OPEN: Registry[int, _Exports] = Registry()
 """By process: a forked child has none of its parent's threads."""
 
@@ -96,20 +91,15 @@ def exporting(prometheus: str | None = None, *, samples: bool = True, several: b
         ConfigurationError: Prometheus cannot get figures there.
         MissingExtraError: what is asked for needs an extra that is not installed.
     """
-    start_exporting(prometheus, samples=samples, several=several)
+    _OPEN.open(os.getpid(), lambda: _Exports(prometheus, samples=samples, several=several))
     try:
         yield
     finally:
         stop_exporting()
 
 
-def start_exporting(prometheus: str | None = None, *, samples: bool = True, several: bool = False) -> None:
-    """As ``exporting``, until ``stop_exporting`` is called once for each call."""
-    _OPEN.open(os.getpid(), lambda: _Exports(prometheus, samples=samples, several=several))
-
-
 def stop_exporting() -> None:
-    """Ends one use."""
+    """Ends one use, as leaving the context does."""
     if os.getpid() not in _OPEN:
         return  # a forked child ends what its parent has begun
     exports = _OPEN.close(os.getpid())

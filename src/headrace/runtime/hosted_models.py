@@ -32,8 +32,8 @@ from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import ModelProxy
+from headrace.runtime.observers import sample_also
 from headrace.runtime.request_handler import WaitContext
-from headrace.runtime.sampling import sample_also
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)

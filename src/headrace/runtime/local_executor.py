@@ -18,8 +18,8 @@ from headrace.runtime.session import SessionModel
 from headrace.runtime.steps import ModelAccess, Steps
 
 
-class _Log(list[Event | Predictions]):
-    """Events of the background thread, in order. Predictions mark where the bundle's thread has to postprocess."""
+class _Log(list[Event]):
+    """Events of the background thread, in order."""
 
     on_event = list.append
     has_loaded = False
@@ -29,15 +29,9 @@ class _Log(list[Event | Predictions]):
 class _BackgroundSteps(Steps):
     """Leaves postprocessing, which is user code, to the bundle's thread."""
 
-    def __init__(self, access: ModelAccess, log: _Log) -> None:
-        super().__init__(access, log)
-        self._log = log
-
     def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
-        """Records the predictions; ``BackgroundThread.collect`` postprocesses them."""
-        predictions = Predictions(tags, values)
-        self._log.append(predictions)
-        return [predictions]
+        """The predictions as they are; ``BackgroundThread.collect`` postprocesses them."""
+        return [Predictions(tags, values)]
 
     def learn(self, model: SessionModel, batch: AnyBatch, time: BatchTime) -> None:
         """Learns no times: a call beside another thread must not steer the batch size."""
@@ -163,13 +157,12 @@ class BackgroundThread:
         """Waits for a batch, then reports its events and postprocesses as if ``steps`` had run it on this thread."""
         wait([task.future])
         self.submitted -= 1
-        processed: dict[int, list[Outcome]] = {}
-        for one in task.log:
-            if isinstance(one, Predictions):
-                processed[id(one)] = steps.postprocess(one.tags, one.values, task.name)
-            else:
-                steps.report(one)
-        return [part for outcome in task.future.result() for part in processed.get(id(outcome), [outcome])]
+        for event in task.log:
+            steps.report(event)
+        outcomes: list[Outcome] = []
+        for one in task.future.result():
+            outcomes += steps.postprocess(one.tags, one.values, task.name) if isinstance(one, Predictions) else [one]
+        return outcomes
 
     def clear(self) -> None:
         """Drops the batches of an abandoned bundle; waits for the one that is running."""

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.core.events import ModelLoaded
 
-if TYPE_CHECKING:
-    from headrace.hosts.environment import ThreadBudget
-
 Path = tuple[str, ...]
 """A chain of attribute names."""
-
 _DEEPEST = 3
-
-
 _LIKELY = ("model", "state_dict", "weights")
 """An attribute whose name contains one of these may hold the path of a model's file."""
 
@@ -45,13 +40,7 @@ LoadsOwn: TypeAlias = Callable[[], tuple[Loaded, ModelLoaded]]
 
 
 class ModelSource(ABC):
-    """Provides a session's models in place of loading them in this process.
-
-    Attributes:
-        thread_budget: limits this process's threads to their share of the cores; None: no limit.
-    """
-
-    thread_budget: ThreadBudget | None = None
+    """Provides a session's models in place of loading them in this process."""
 
     @abstractmethod
     def load(self, name: Any, load_here: LoadsOwn) -> Loaded | None:
@@ -60,27 +49,6 @@ class ModelSource(ABC):
     @abstractmethod
     def close(self) -> None:
         """Releases everything at the end of the session."""
-
-
-class LoadedModels(ModelSource):
-    """Models that are in this process already: inherited from its fork server, or mapped.
-
-    Args:
-        models: by name; emptied at the end of the session.
-        thread_budget: limits the threads of this process; None: no limit.
-    """
-
-    def __init__(self, models: dict[Any, Loaded], thread_budget: ThreadBudget | None = None) -> None:
-        self._models = models
-        self.thread_budget = thread_budget
-
-    def load(self, name: Any, load_here: LoadsOwn) -> Loaded | None:
-        """The named model, if it is one of them."""
-        return self._models.get(name)
-
-    def close(self) -> None:
-        """Releases the models."""
-        self._models.clear()
 
 
 class ModelProxy(ABC):
@@ -138,15 +106,9 @@ def bytes_of_model_files(handler: Any) -> int | None:
 
     A model in memory is rarely smaller than its file, except when loading quantizes it: count half of the file.
     """
-    sizes = [_size(value) for name, value in vars(handler).items() if any(word in name.lower() for word in _LIKELY)]
-    return sum(sizes) // 2 or None
-
-
-def _size(value: Any) -> int:
-    if not isinstance(value, str | os.PathLike):
-        return 0
-    try:
-        path = os.fspath(value)
-        return os.path.getsize(path) if os.path.isfile(path) else 0
-    except (OSError, ValueError):  # not a path, or not readable
-        return 0
+    size = 0
+    for name, value in vars(handler).items():
+        if isinstance(value, str | os.PathLike) and any(word in name.lower() for word in _LIKELY):
+            with suppress(OSError, ValueError):  # not a path, or not readable
+                size += os.path.getsize(value) if os.path.isfile(value) else 0
+    return size // 2 or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -17,11 +17,6 @@ from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.plan import ONLY, is_remote
 from headrace.runtime.spec import SessionSpec
 
-_ACTIVITIES = {
-    Stage.PREPROCESSING: Activity.PREPROCESSING,
-    Stage.INFERENCE: Activity.INFERENCE,
-    Stage.POSTPROCESSING: Activity.POSTPROCESSING,
-}
 lost_devices: dict[str, str] = {}
 """The error message for each model cache of this process whose device is lost."""
 
@@ -53,7 +48,7 @@ class OperationMarks:
         injected = self._injected_failures.get(tag)
         if injected is not None and (injected.stage, injected.index) == (stage, index):
             raise injected.error
-        self._progress.mark(_ACTIVITIES[stage], -1 if tag is None else tag, index)
+        self._progress.mark(Activity[stage.name], -1 if tag is None else tag, index)
 
     def waiting(self) -> AbstractContextManager[None]:
         """The process sleeps on purpose, which is not hanging."""
@@ -75,52 +70,47 @@ class Operations:
     @during(Phase.PREPROCESSING)
     def preprocess(self, element: Any, tag: Any) -> tuple[Any, Failure | Skipped | None]:
         """The preprocessed element and None; or None and the outcome of an element that failed or was skipped."""
-        marks, source = self._marks, element
-        for index, operation in enumerate(self._plan.preprocess):
-            try:
-                if marks is not None:
-                    marks.operation(Stage.PREPROCESSING, tag, index)
-                given, element = element, operation(element)
-            except BaseException as error:
-                if not catches(self.spec, error):
-                    raise
-                failure = self.fail(tag, Stage.PREPROCESSING, index, element, Caught.of(error), source=source)
-                return None, failure
-            if element is SKIP:
-                return None, self.skip(Skipped(Stage.PREPROCESSING, index, [tag], [given]))
-        return element, None
+        value, outcome = self._applied(Stage.PREPROCESSING, self._plan.preprocess, element, tag, source=element)
+        return value, self.skip(outcome) if isinstance(outcome, Skipped) else outcome
 
     @during(Phase.POSTPROCESSING)
     def postprocess(self, tags: list[Any], values: list[Any], model: Any = ONLY) -> list[Outcome]:
         """Outcomes for the named model's predictions; the first one holds the good values."""
         if not self._plan.postprocess:
             return [Predictions(tags, values)]
-        marks = self._marks
         good = Predictions([], [])
         outcomes: list[Outcome] = [good]
         skipped: dict[int, Skipped] = {}
         for tag, given in zip(tags, values, strict=True):
-            value: Any = given
-            for index, operation in enumerate(self._plan.postprocess):
-                try:
-                    if marks is not None:
-                        marks.operation(Stage.POSTPROCESSING, tag, index)
-                    before, value = value, operation(value)
-                except BaseException as error:
-                    if not catches(self.spec, error):
-                        raise
-                    caught = Caught.of(error)
-                    outcomes.append(self.fail(tag, Stage.POSTPROCESSING, index, value, caught, model=model))
-                    break
-                if value is SKIP:
-                    those = skipped.setdefault(index, Skipped(Stage.POSTPROCESSING, index, [], []))
-                    those.tags.append(tag)
-                    those.elements.append(before)
-                    break
-            else:
+            value, outcome = self._applied(Stage.POSTPROCESSING, self._plan.postprocess, given, tag, model=model)
+            if outcome is None:
                 good.tags.append(tag)
                 good.values.append(value)
+            elif isinstance(outcome, Failure):
+                outcomes.append(outcome)
+            else:
+                those = skipped.setdefault(outcome.index, Skipped(outcome.stage, outcome.index, [], []))
+                those.tags.append(tag)
+                those.elements.extend(outcome.elements)
         return [*outcomes, *(self.skip(those, model) for those in skipped.values())]
+
+    def _applied(
+        self, stage: Stage, operations: Sequence[Callable[[Any], Any]], value: Any, tag: Any, **more: Any
+    ) -> tuple[Any, Failure | Skipped | None]:
+        """What the operations make of a value, and None; or None and the outcome, if one fails or skips it."""
+        marks = self._marks
+        for index, operation in enumerate(operations):
+            try:
+                if marks is not None:
+                    marks.operation(stage, tag, index)
+                given, value = value, operation(value)
+            except BaseException as error:
+                if not catches(self.spec, error):
+                    raise
+                return None, self.fail(tag, stage, index, value, Caught.of(error), **more)
+            if value is SKIP:
+                return None, Skipped(stage, index, [tag], [given])
+        return value, None
 
     def skip(self, skipped: Skipped, model: Any = ONLY) -> Skipped:
         """Reports skipped elements and returns them."""

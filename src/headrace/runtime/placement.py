@@ -25,15 +25,7 @@ from headrace.hosts.system import allowed_cores
 from headrace.ipc.segment import Segment
 from headrace.ipc.serialization import pickle_or_explain
 from headrace.models.admission import format_bytes
-from headrace.runtime.acquire import (
-    AcquiredModel,
-    Report,
-    acquire,
-    attached,
-    lease_for,
-    local_load,
-    work_of,
-)
+from headrace.runtime.acquire import AcquiredModel, Report, acquire, attached, lease_for, work_of
 from headrace.runtime.bundle import AnyBundle, Executor, PreprocessFirst
 from headrace.runtime.engines import EngineCopies, EngineRequestHandler
 from headrace.runtime.host_executor import HostExecutor, preprocesses_first
@@ -65,10 +57,9 @@ def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels |
     if not spec.shared:
         return _in_own_hosts(spec, report)
     if spec.plan.routed:  # whoever maps them asks for each model when its key first comes
-        return _in_own_hosts(spec, report, source=MappedModels) if spec.isolated else MappedModels(spec, report)
+        return _in_own_hosts(spec, report, source=MappedModels) if spec.isolated else MappedModels(spec, session)
     try:
-        with local_load(spec, ONLY, lambda: session.load_for_all(ONLY, spec.plan.models[ONLY])) as local:
-            acquired = acquire(spec, ONLY, report, local)
+        acquired = acquire(spec, ONLY, report, lambda: session.load_for_all(ONLY, spec.plan.models[ONLY]))
     except (HostDiedError, TimeoutError) as error:
         if not (spec.isolated and hasattr(error, "of_host")):
             raise
@@ -80,7 +71,7 @@ def place_models(spec: SessionSpec, session: InferenceSession) -> HostedModels |
         spec, acquired = replace(spec, shared=frozenset()), acquired._replace(loaded=None)
     elif not acquired.files:
         return connect_shared_hosts(spec, report, acquired)
-    return _in_own_hosts(spec, report, acquired) if spec.isolated else MappedModels(spec, report, acquired=acquired)
+    return _in_own_hosts(spec, report, acquired) if spec.isolated else MappedModels(spec, session, acquired=acquired)
 
 
 class MappedModels(ModelSource):
@@ -93,12 +84,13 @@ class MappedModels(ModelSource):
     def __init__(
         self,
         spec: SessionSpec,
-        report: Report,
+        session: InferenceSession,
         elsewhere: WaitContext = nullcontext,
         acquired: AcquiredModel | None = None,
     ) -> None:
         self._spec = spec
-        self._report = report
+        self._session = session
+        self._report = session.events.extend
         self._elsewhere = elsewhere
         self._acquired = {ONLY: acquired} if acquired else {}
         """Leases for models that have not been asked for yet."""
@@ -116,8 +108,6 @@ class MappedModels(ModelSource):
 
     def close(self) -> None:
         """Ends the leases that are left."""
-        if self.thread_budget is not None:
-            self.thread_budget.release()
         for acquired in self._acquired.values():
             acquired.give_back()
         self._acquired.clear()
@@ -126,12 +116,12 @@ class MappedModels(ModelSource):
         if self._elsewhere is not nullcontext:  # in a host, which has a time limit
             with self._elsewhere():
                 return acquire(self._spec, name, self._report)
-        with local_load(self._spec, name, load_here) as local:
-            return acquire(self._spec, name, self._report, local)
+        return acquire(self._spec, name, self._report, load_here)
 
     def _attached(self, name: Any, acquired: AcquiredModel) -> Loaded:
         assert acquired.page is not None
-        self.thread_budget = self.thread_budget or ThreadBudget(Segment.received(os.dup(acquired.page)))
+        if self._session.thread_budget is None:
+            self._session.thread_budget = ThreadBudget(Segment.received(os.dup(acquired.page)))
         assert acquired.grant.layout is not None
         try:
             loaded, seconds, private = attached(acquired)
@@ -196,16 +186,14 @@ def _in_own_hosts(
     spec: SessionSpec, report: Report, acquired: AcquiredModel | None = None, source: Source | None = None
 ) -> HostedModels:
     """Starts a host for this process alone; it maps the machine's weights if that is possible."""
-    keeps = ExitStack()
-    preload = None
+    keeps, preload, name = ExitStack(), None, spec.plan.name
     if acquired is not None:
         keeps.callback(acquired.give_back)
-    if acquired is not None and spec.shared:
-        preload = Preload(work_of(ONLY), acquired.files, acquired.grant.layout, page=acquired.page)
-    fork_server = ForkServerClient(
-        pickle_or_explain(BatchRequestHandler(spec, source), spec.plan.name), spec.plan.name, preload=preload
-    )
-    return HostedModels(spec, ModelHosts(fork_server, spec.plan.name, spec.timeout_secs), report, keeps)
+        if spec.shared:
+            preload = Preload(work_of(ONLY), acquired.files, acquired.grant.layout, page=acquired.page)
+    handler = pickle_or_explain(BatchRequestHandler(spec, source), name)
+    fork_server = ForkServerClient(handler, name, preload=preload)
+    return HostedModels(spec, ModelHosts(fork_server, name, spec.timeout_secs), report, keeps)
 
 
 def connect_shared_hosts(spec: SessionSpec, report: Report, acquired: AcquiredModel, name: Any = ONLY) -> HostedModels:
@@ -256,7 +244,7 @@ class HostedWorker(AnyWorker):
         config = self.plan.batching
         most = 1 if config.columnar else min(_PREPROCESSED_TOGETHER, config.max_batch_size)  # more would not pay
         batcher = Batcher(lambda: most, most, max_bytes=config.lookahead_bytes)
-        return PreprocessFirst(self.spec, self._executor(observer, infers=False), batcher, bundle)
+        return PreprocessFirst(self.spec, self.executor(observer, infers=False), batcher, bundle)
 
     def ready(self) -> None:
         """Waits until the only model is loaded.
@@ -291,7 +279,8 @@ class HostedWorker(AnyWorker):
         """Loads a model, unless its host is lost, perhaps not to the load itself: the first batch will tell."""
         self.session.events.extend(self._models.load(name, may_be_lost=True))
 
-    def _executor(self, observer: Observer, *, infers: bool = True) -> Executor:
+    def executor(self, observer: Observer, *, infers: bool = True) -> Executor:
+        """Sends the batches of a new bundle to the hosts; without ``infers`` only to be preprocessed."""
         ready = None if self._is_ready else self.ready
         return HostExecutor(self.spec, self.session, self._models, observer, infers=infers, ready=ready)
 

@@ -13,10 +13,11 @@ from headrace.core.clock import Clock, SystemClock
 from headrace.core.config import BatchingConfig, Budget, CacheConfig, PlacementConfig, RetryConfig, Scope
 from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning
+from headrace.core.handler import bare
+from headrace.core.keyed import KeyedModelHandler, MaybeKeyedModelHandler, within_pair
 from headrace.hosts.system import why_no_hosts
 from headrace.runtime.endpoints import quota_names
-from headrace.runtime.fallback import columnar_batching, fitted_handler, fitted_plan
-from headrace.runtime.plan import Plan, make_plan
+from headrace.runtime.plan import Handler, Plan, make_plan
 from headrace.runtime.prediction_cache import cache_spec
 from headrace.runtime.spec import BudgetSpec, SessionSpec
 
@@ -103,13 +104,76 @@ def _prepared_fallback(first: Any, plan: Plan, request: InferenceRequest, rank: 
     try:
         _refuse_mistyped(handler, own)
         if plan.batching.columnar:
-            own = replace(own, batching=columnar_batching(handler))
-        fitted = fitted_handler(handler, first, plan)
+            sizes = {**handler.batch_elements_kwargs(), "columnar": True}
+            own = replace(own, batching=BatchingConfig.from_kwargs(sizes, handler))
+        fitted = _fitted_handler(handler, first, plan)
         spec = _prepared(fitted, own, rank=rank, has_fallback=has_fallback)
-        return replace(spec, plan=fitted_plan(spec.plan, handler, fitted))
+        return replace(spec, plan=_fitted_plan(spec.plan, handler, fitted))
     except ConfigurationError as error:
         which = f"fallback[{rank - 1}]" if len(given) > 1 else "fallback"
         raise type(error)(f"{which}: {error}") from error
+
+
+def _fitted_handler(fallback: Handler, first: Handler, plan: Plan) -> Handler:
+    """The fallback's handler for elements that a model gets: if they have keys, one for all keys, unless it has many.
+
+    Raises:
+        ConfigurationError: the two do not fit together.
+    """
+    if fallback is first:
+        raise ConfigurationError("it is the handler itself; give another one, which may succeed where it fails.")
+    own = make_plan(fallback)
+    if plan.batching.columnar:
+        if own.preprocess or own.postprocess:  # what they make of an element that is cut up has no rows to be found
+            raise ConfigurationError(
+                "with BatchingConfig(columnar=True) it has no functions of its own, since the rows that they failed "
+                "could not be found; do what with_preprocess_fn and with_postprocess_fn are to do in "
+                f"{own.name}.run_columns."
+            )
+        return fallback
+    if own.batching.columnar:
+        raise ConfigurationError(
+            f"elements are columnar for {own.name} only; run the handler with BatchingConfig(columnar=True), too, or "
+            "leave columnar out of the fallback's batch_elements_kwargs()."
+        )
+    if own.prebatched != plan.prebatched:
+        which = "the handler" if plan.prebatched else "the fallback"
+        raise ConfigurationError(
+            f"elements are batches for {which} only; call with_no_batching() on both handlers, or on neither."
+        )
+    if isinstance(own.handler, KeyedModelHandler) and not isinstance(plan.handler, KeyedModelHandler):
+        raise ConfigurationError(
+            f"{own.name} takes (key, example) pairs, and {plan.name} does not; leave KeyedModelHandler out, or put it "
+            "around the handler, too."
+        )
+    return _with_keys(fallback, own, plan)
+
+
+def _with_keys(fallback: Handler, own: Plan, plan: Plan) -> Handler:
+    if isinstance(own.handler, KeyedModelHandler | MaybeKeyedModelHandler):
+        return fallback
+    if isinstance(plan.handler, KeyedModelHandler):
+        keyed: Handler = KeyedModelHandler(bare(fallback))
+    elif not isinstance(plan.handler, MaybeKeyedModelHandler):
+        return fallback
+    elif own.preprocess or own.postprocess:
+        raise ConfigurationError(
+            "put MaybeKeyedModelHandler around it, as around the handler, before with_preprocess_fn and "
+            "with_postprocess_fn: only you know what they are to do with keys."
+        )
+    else:
+        keyed = MaybeKeyedModelHandler(bare(fallback))
+    return keyed.with_no_batching() if own.prebatched else keyed
+
+
+def _fitted_plan(plan: Plan, given: Handler, fitted: Handler) -> Plan:
+    """The plan of a fallback. Its elements wait for those of other bundles no longer."""
+    batching = replace(plan.batching, max_batch_duration_secs=None)
+    if fitted is not given:
+        functions = given.get_preprocess_fns(), given.get_postprocess_fns()
+        before, after = (tuple(map(within_pair, fns)) for fns in functions)
+        plan = replace(plan, preprocess=before, postprocess=after)
+    return replace(plan, batching=batching)
 
 
 def isolated(spec: SessionSpec, timeout_secs: float | None = None, *, isolate: bool = True) -> SessionSpec:

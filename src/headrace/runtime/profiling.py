@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
+from headrace.batching.batcher import Batch
+from headrace.batching.columnar import as_columns
 from headrace.core.config import BatchingConfig, PlacementConfig
-from headrace.core.errors import ConfigurationError, HostDiedError, as_type_name
+from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.core.events import Event, ModelLoaded
 from headrace.core.result import Skipped
-from headrace.hosts.provider import HostFailure
 from headrace.hosts.system import allowed_cores
-from headrace.ipc.exceptions import with_traceback_of
 from headrace.models.memory import memory_available, memory_limit
 from headrace.runtime.acquire import AcquiredModel, acquire, attached
-from headrace.runtime.messages import Done, Work
-from headrace.runtime.model_source import Loaded, LoadedModels
 from headrace.runtime.observers import FanOut
+from headrace.runtime.open_worker import open_worker
 from headrace.runtime.operations import Operations
-from headrace.runtime.placement import Choice, connect_shared_hosts
+from headrace.runtime.placement import Choice
 from headrace.runtime.plan import Plan
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
-from headrace.runtime.session import close_session, open_session
 from headrace.runtime.spec import SessionSpec
-from headrace.runtime.worker import Worker
-
-Call: TypeAlias = Callable[[list[Any]], None]
-"""Runs a batch."""
 
 _STEP = 8
 _LONG_SECS = 1.0
@@ -157,9 +151,7 @@ def profiling_spec(
     spec = prepare(handler, InferenceRequest(inference_args, placement=placement, batching=batching))
     if spec.plan.remote:
         raise ConfigurationError(f"{spec.plan.name} sends requests to an endpoint; it has no model on this machine.")
-    if spec.has_engines_in_hosts:  # measured in batches all the same
-        return replace(spec, shared=frozenset(), isolated=False)
-    return spec
+    return replace(spec, isolated=False)  # engines are measured in batches all the same
 
 
 def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, processes: int | None = None) -> Profile:
@@ -191,7 +183,7 @@ def profile_handler(spec: SessionSpec, rows: Iterable[Any] | None = None, proces
 
 def _profiled(spec: SessionSpec, name: Any, elements: _Samples | None) -> ModelFindings:
     """Measures one model, which is released afterwards."""
-    spec = replace(spec, copies=1)
+    spec = replace(spec, copies=1, plan=replace(spec.plan, preprocess=(), postprocess=()))
     events: list[Event] = []
     started = time.perf_counter()
     acquired = acquire(spec, name, events.extend)
@@ -201,50 +193,40 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Samples | None) -> ModelF
     findings = ModelFindings(
         label, load_seconds, ready_seconds, grant.peak, grant.nbytes, grant.reason, file_bytes=grant.file_bytes
     )
-    with ExitStack() as stack:
-        stack.callback(acquired.give_back)
-        if not acquired.files:
-            return _measured(findings, _in_hosts(spec, name, acquired), name, elements)
-        loaded, seconds, private = attached(acquired)
-        findings = replace(findings, attach_seconds=seconds, first_attach_seconds=seconds, private=private)
-        if private < memory_available() // 2:  # again, without imports; the first is kept, lest its memory be reused
-            _, seconds, private = attached(acquired)
-            findings = replace(findings, attach_seconds=seconds, private=private)
-        return _measured(findings, _in_process(spec, name, loaded), name, elements)
-
-
-@contextmanager
-def _in_process(spec: SessionSpec, name: Any, loaded: Loaded) -> Iterator[Call]:
-    """Runs batches on a model in this process."""
-    session = open_session(spec)
     try:
-        session.shared(lambda: LoadedModels({name: loaded}))
-        worker = Worker(spec)
+        if acquired.files:
+            findings = _with_attaching(findings, acquired)
+        return findings if elements is None else _with_costs(findings, spec, name, elements)
     finally:
-        close_session(session)
-
-    def run(elements: list[Any]) -> None:
-        with worker.access.borrow(name) as held:
-            worker.access.run(name, held.model, elements)
-
-    with closing(worker):
-        yield run
+        acquired.give_back()
 
 
-@contextmanager
-def _in_hosts(spec: SessionSpec, name: Any, acquired: AcquiredModel) -> Iterator[Call]:
-    """Runs batches on a model in a host of the machine's manager."""
-    models = connect_shared_hosts(spec, lambda _: None, acquired)
+def _with_attaching(findings: ModelFindings, acquired: AcquiredModel) -> ModelFindings:
+    _first, first_seconds, private = attached(acquired)
+    seconds = first_seconds
+    if private < memory_available() // 2:  # again, without imports; the first is kept, lest its memory be reused
+        _, seconds, private = attached(acquired)
+    return replace(findings, attach_seconds=seconds, first_attach_seconds=first_seconds, private=private)
 
-    def run(elements: list[Any]) -> None:
-        answer, _ = models.ask(Work(name, infer=True, weight=len(elements)), elements)
-        if isinstance(answer, HostFailure):
-            raise HostDiedError(f"the host {answer.exit_text} while it computed.")
-        if not isinstance(answer, Done):
-            raise with_traceback_of(*answer.caught)
 
-    with closing(models):
-        yield run
+def _with_costs(findings: ModelFindings, spec: SessionSpec, name: Any, elements: _Samples) -> ModelFindings:
+    """The findings with what batches cost a worker; a batch that fails ends the measurements."""
+    costs: list[Cost] = []
+    trouble = ""
+    with closing(open_worker(spec)) as worker:
+
+        def run(batch: list[Any]) -> None:
+            executor, tagged = worker.executor(FanOut()), Batch(batch, [None] * len(batch))
+            executor.submit(name, as_columns(tagged) if spec.plan.batching.columnar else tagged)
+            deque(executor.collect(), maxlen=0)
+
+        try:
+            costs.extend(measure(run, lambda size: elements.take(name, size), elements.largest(name)))
+        except Exception as error:
+            trouble = f"{as_type_name(error)}: {error}"
+    if not (costs or trouble):
+        trouble = f"every row fails; the first: {elements.trouble}" if elements.bad else "no row is for this model."
+    return replace(findings, costs=tuple(costs), trouble=trouble)
 
 
 class _Samples:
@@ -287,26 +269,11 @@ class _Samples:
             self._found[name].append(element)
 
 
-def _measured(
-    findings: ModelFindings, model: AbstractContextManager[Call], name: Any, elements: _Samples | None
-) -> ModelFindings:
-    """The findings with what batches cost; a batch that fails ends the measurements."""
-    costs: list[Cost] = []
-    trouble = ""
-    with model as run:
-        if elements is None:
-            return findings
-        try:
-            costs.extend(measure(run, lambda size: elements.take(name, size), elements.largest(name)))
-        except Exception as error:
-            trouble = f"{as_type_name(error)}: {error}"
-    if not (costs or trouble):
-        trouble = f"every row fails; the first: {elements.trouble}" if elements.bad else "no row is for this model."
-    return replace(findings, costs=tuple(costs), trouble=trouble)
-
-
 def measure(
-    run: Call, give: Callable[[int], list[Any]], largest: int, clock: Callable[[], float] = time.perf_counter
+    run: Callable[[list[Any]], None],
+    give: Callable[[int], list[Any]],
+    largest: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Cost]:
     """Times batches of 1, 8, 64, ... elements, up to the largest or to one that takes a second."""
     size = 1

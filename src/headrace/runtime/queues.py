@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import repeat
 from typing import Any, TypeAlias
 
-from headrace.batching.batcher import Batch, Batcher, WaitingBytes, measured
+from headrace.batching.batcher import Batch, Batcher, footprint, measured
 from headrace.batching.columnar import ColumnarBatch, RowBatcher, rows_in
 from headrace.batching.lookahead import Lookahead
 from headrace.batching.size import SizeController
@@ -34,23 +34,20 @@ class _InOrder:
         )
         self._held: list[tuple[Any, Any, float]] = []
         """Elements with their tags and sizes that the batcher does not have yet."""
-        self._elements: list[Any] = []
-        self._waiting = WaitingBytes(config.lookahead_bytes)
+        self._held_bytes = 0.0
 
     @property
     def bytes(self) -> float:
         """Roughly how many bytes the waiting elements take; a single unsorted queue limits them itself."""
-        if len(self._held) >= self._waiting.next_measurement:
-            self._waiting.measure(self._elements)
-        return self._batcher.bytes + self._waiting.bytes
+        return self._batcher.bytes + self._held_bytes
 
     def __len__(self) -> int:
         return len(self._batcher) + len(self._held)
 
     def hold(self, element: Any, tag: Any) -> None:
         """Queues an element whose model is not in memory; raises if its weight cannot be determined."""
-        self._held.append((element, tag, _size(self._size_fn, element)))
-        self._elements.append(element)
+        self._held.append((element, tag, self._size(element)))
+        self._held_bytes += footprint(element)
 
     def add(self, element: Any, tag: Any) -> Iterable[Batch]:
         """Queues an element like ``hold``; returns the batches that are complete."""
@@ -58,7 +55,7 @@ class _InOrder:
             self.hold(element, tag)
             return self._release_held()
         if self._size_fn:
-            return self._batcher.add_weighed(element, tag, _size(self._size_fn, element))
+            return self._batcher.add_weighed(element, tag, self._size(element))
         batch = self._batcher.add(element, tag)
         return [batch] if batch else ()
 
@@ -70,9 +67,11 @@ class _InOrder:
 
     def _release_held(self) -> Iterator[Batch]:
         """The batches that held elements complete; lazy, so that each size follows from the last batch's timing."""
-        held, self._held, self._elements = self._held, [], []
-        self._waiting.clear()
+        held, self._held, self._held_bytes = self._held, [], 0.0
         return (batch for one in held for batch in self._batcher.add_weighed(*one))
+
+    def _size(self, element: Any) -> float:
+        return measured("element_size_fn", self._size_fn, element) if self._size_fn else 1
 
 
 class OneQueue:
@@ -220,7 +219,3 @@ def queues_for(
         sizes[ONLY].target, config.max_batch_size, max_bytes=config.lookahead_bytes, min_size=config.min_batch_size
     )
     return OneQueue(batcher)
-
-
-def _size(size_fn: Callable[[Any], float] | None, element: Any) -> float:
-    return measured("element_size_fn", size_fn, element) if size_fn else 1

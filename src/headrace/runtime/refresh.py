@@ -5,32 +5,109 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from headrace.core.clock import backoff
 from headrace.core.events import Event, ModelRefreshed, RefreshFailed
 from headrace.core.result import Caught
 from headrace.models.memory import trim_memory
 from headrace.runtime.open_worker import open_worker
-from headrace.runtime.spec import FileWatch, ModelUpdate, SessionSpec
-from headrace.runtime.versions import Change, RefreshPolicy, Version, change_in, names_to_load, with_models
+from headrace.runtime.plan import Refreshed
+from headrace.runtime.spec import (
+    Change,
+    FileWatch,
+    ModelUpdate,
+    SessionSpec,
+    Version,
+    change_in,
+    names_to_load,
+    with_models,
+)
 from headrace.runtime.worker import AnyWorker
 
 _LOGGER = logging.getLogger(__name__)
 _LONGEST_END_SECS = 30.0
 """Seconds for which the end of a transform waits for a load in progress, whose model is then dropped."""
+_SHORTEST_PAUSE_SECS = 60.0
+"""Seconds before a failed load is tried again: files may have been incomplete. Doubles with each failure in a row."""
+_LONGEST_PAUSE_SECS = 3600.0
+_RARITY = 10
+"""The pause is also at least this many times the duration of the failed attempt."""
 
 
-class Served:
-    """A version that serves, or did, with its preloader, which the last of its users closes.
+class RefreshPolicy:
+    """Loads one version at a time; the changes wanted meanwhile follow together, the newest of each model. Pure.
 
-    The preloader, a worker that runs no bundles, keeps the version's session open, so that workers that join it need
-    not wait.
+    A failed load leaves the serving version in place and is tried again later, unless newer changes replace it; models
+    that it does not name follow without it.
+
+    Args:
+        waits: whether to take updates in order of arrival, whatever their timestamps: the thread must follow its own
+            input.
     """
 
-    def __init__(self, version: Version, preloader: AnyWorker) -> None:
-        self.version = version
-        self.preloader = preloader
-        self.users = 1
-        """Threads that have a worker of it or are about to; and one for as long as it serves."""
+    def __init__(self, *, waits: bool = False) -> None:
+        self.serving = Version()
+        self.scan_due: float | None = None
+        """When to look for files next, in seconds; None: not looked yet."""
+        self._waits = waits
+        self._latest: ModelUpdate | None = None
+        self._wanted: Change = {}
+        self._failed: set[tuple[Any, Refreshed]] = set()
+        """What of it waits until it is due, since it could not be loaded."""
+        self._failures = 0
+        self._due = 0.0
+
+    def is_newer(self, update: ModelUpdate) -> bool:
+        """Whether an update has a value that differs from the latest one, and is no older."""
+        if update.value is None or self._latest is None:
+            return update.value is not None
+        return update.value != self._latest.value and (self._waits or update.timestamp >= self._latest.timestamp)
+
+    def request(self, update: ModelUpdate, change: Change) -> bool:
+        """Asks for the change of an update, if it is news; returns whether it is."""
+        is_newer = self.is_newer(update)
+        if is_newer:
+            self._latest, self._wanted = update, {**self._wanted, **change}
+            self._forget_failures()
+        return is_newer
+
+    def first(self, change: Change) -> Version:
+        """The version to begin with; the serving one if the change has just failed."""
+        return self.serving if change.items() <= self._failed else self.serving.after(change)
+
+    def next(self, now: float) -> Version | None:
+        """The version to load now, if any. Report the result through ``loaded`` or ``failed``."""
+        missing = self._wanted.items() - self.serving.models
+        loadable = missing - self._failed or (missing if now >= self._due else set())
+        return self.serving.after(dict(loadable)) if loadable else None
+
+    def loaded(self, version: Version) -> None:
+        """Records that the version was loaded and serves."""
+        self.serving = version
+        self._forget_failures()
+
+    def failed(self, version: Version, now: float, seconds: float) -> None:
+        """Records that the load failed after ``seconds``; what was wanted meanwhile is loaded at once."""
+        failed = (version.models - self.serving.models) & self._wanted.items()
+        if failed:
+            self._failed, self._failures = self._failed | failed, self._failures + 1
+            pause = backoff(self._failures, _SHORTEST_PAUSE_SECS, _LONGEST_PAUSE_SECS)
+            self._due = now + max(pause, seconds * _RARITY)
+
+    def _forget_failures(self) -> None:
+        """Forgets those of what serves or is no longer wanted."""
+        self._failed = self._failed & self._wanted.items() - self.serving.models
+        self._failures = self._failures if self._failed else 0
+
+
+class Served(NamedTuple):
+    """A version that serves, or did."""
+
+    version: Version
+    preloader: AnyWorker
+    """A worker that runs no bundles: it keeps the version's session open, so that workers that join it need not wait.
+    """
 
 
 class VersionedModels:
@@ -84,33 +161,18 @@ class VersionedModels:
                         raise
         self._request(update)
         with self._changed:
-            is_due = self._is_scan_due() or self.policy.is_due(self._now())
+            is_due = self._is_scan_due() or self.policy.next(self._now()) is not None
             if is_due and self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._work, name="headrace-refresh", daemon=True)
                 self._thread.start()
             while self.waits and self._thread is not None:
                 self._changed.wait()
 
-    def open(self, version: Version) -> AnyWorker:
-        """Opens a thread's own worker for a version that is kept open."""
-        return open_worker(with_models(version, self._fresh), self._namespace)
-
-    def take(self) -> Served:
-        """The version that serves, which stays open until it is given back."""
-        with self._changed:
+    def open(self) -> tuple[AnyWorker, Served]:
+        """Opens a thread's own worker, of the version that serves."""
+        with self._changed:  # until then the preloader keeps the session open
             assert self.serving is not None
-            self.serving.users += 1
-            return self.serving
-
-    def give_back(self, served: Served, *, linger: bool = False) -> None:
-        """Ends one use of a version; the last one closes it."""
-        with self._changed:
-            served.users -= 1
-            is_last = not served.users
-        if is_last:
-            served.preloader.close(linger=linger)
-            if not linger:
-                trim_memory()  # models are often cyclic garbage, and the collector counts objects, not bytes
+            return self._open(self.serving.version), self.serving
 
     def join(self, release_older: Callable[[], None]) -> None:
         """Registers a thread, by what has it release an older version."""
@@ -129,9 +191,12 @@ class VersionedModels:
             serving, self.serving = self.serving, None
             thread = self._thread
         if serving is not None:
-            self.give_back(serving, linger=linger)
+            close_worker(serving.preloader, linger=linger)
         if thread is not None:
             thread.join(_LONGEST_END_SECS)
+
+    def _open(self, version: Version) -> AnyWorker:
+        return open_worker(with_models(version, self._fresh), self._namespace)
 
     def _request(self, update: ModelUpdate) -> None:
         change = self._change(update)
@@ -148,7 +213,7 @@ class VersionedModels:
             return change_in(update.value, self.plan)
         except Exception as error:
             with self._changed:
-                is_news = self.policy.note(update)
+                is_news = self.policy.request(update, {})
             if is_news:
                 self._report_failure(str(update.value), error)
             return None
@@ -160,7 +225,7 @@ class VersionedModels:
             update, *older = self._scan(self._watch) or [update]
         change = self._change(update)
         own = Version()
-        wanted, *others = (self.policy.initial(one or {}) for one in (change, *map(self._change, older)))
+        wanted, *others = (self.policy.first(one or {}) for one in (change, *map(self._change, older)))
         errors: list[tuple[Version, Exception]] = []
         # From the newest to the handlers' own models; only the last one's failure ends the bundle.
         for version in dict.fromkeys((wanted, *others, self.policy.serving, own)):
@@ -172,7 +237,10 @@ class VersionedModels:
                     raise
                 errors.append((version, error))
         with self._changed:
-            self.policy.started(version, update, change, self._now())
+            self.policy.request(update, change or {})
+            self.policy.loaded(version)
+            if errors:
+                self.policy.failed(wanted, self._now(), 0)
             self.serving = Served(version, preloader)
             preloader.session.events.extend(self._early_events)
             self._early_events = []
@@ -180,7 +248,7 @@ class VersionedModels:
             self._report_failure(str(failed), reason)
 
     def _open_preloader(self, version: Version) -> AnyWorker:
-        preloader = self.open(version)
+        preloader = self._open(version)
         try:
             preloader.ready()
             if version.models:
@@ -235,12 +303,12 @@ class VersionedModels:
             preloader = self._open_preloader(version)
         except BaseException as error:  # a handler may raise anything; nothing else would report it
             with self._changed:
-                self.policy.failed(self._now(), self._now() - started)
+                self.policy.failed(version, self._now(), self._now() - started)
             self._report_failure(str(version), error)
             return
         seconds = self._now() - started
         with self._changed:
-            self.policy.loaded()
+            self.policy.loaded(version)
             before, users = self.serving, list(self._users)
             if before is not None:
                 self.serving = Served(version, preloader)
@@ -250,7 +318,7 @@ class VersionedModels:
         _LOGGER.info("%s: refreshed to %s in %.1f s.", self.plan.name, version, seconds)
         preloader.session.events.append(ModelRefreshed(str(version), seconds))
         # Threads move over as their next element arrives; those that are idle release the older version now.
-        self.give_back(before)
+        close_worker(before.preloader)
         for release_older in users:
             release_older()
 
@@ -265,3 +333,10 @@ class VersionedModels:
 
     def _now(self) -> float:
         return self.spec.clock.time_ns() / 1e9
+
+
+def close_worker(worker: AnyWorker, *, linger: bool = False) -> None:
+    """Closes a worker of a version; its models are free at once if it was the last one."""
+    worker.close(linger=linger)
+    if not linger:
+        trim_memory()  # models are often cyclic garbage, and the collector counts objects, not bytes

@@ -25,11 +25,11 @@ from headrace.ipc.codec import encode
 from headrace.ipc.exceptions import exception_reducers
 from headrace.ipc.progress import Activity, Progress
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
-from headrace.runtime.model_source import Loaded, LoadedModels, ModelSource
+from headrace.runtime.model_source import Loaded, ModelSource
 from headrace.runtime.observers import EngineMetrics
 from headrace.runtime.operations import OperationMarks
 from headrace.runtime.queues import AnyBatch
-from headrace.runtime.session import SessionModel, close_session, open_session
+from headrace.runtime.session import InferenceSession, SessionModel, close_session, open_session
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.steps import ModelAccess, Steps
 from headrace.runtime.worker import Worker
@@ -38,7 +38,7 @@ _LOGGER = logging.getLogger(__name__)
 
 WaitContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 """A context for waiting on another process that has its own time limit."""
-Source: TypeAlias = Callable[[SessionSpec, Callable[[Iterable[Event]], None], WaitContext], ModelSource]
+Source: TypeAlias = Callable[[SessionSpec, InferenceSession, WaitContext], ModelSource]
 
 
 class BatchRequestHandler(RequestHandler):
@@ -46,8 +46,8 @@ class BatchRequestHandler(RequestHandler):
 
     Args:
         spec: of the session.
-        source: makes the source of models that this host does not load itself, from the spec, a function that receives
-            events, and a context to wait in.
+        source: makes the source of models that this host does not load itself, from the spec, the session, and a
+            context to wait in.
     """
 
     def __init__(self, spec: SessionSpec, source: Source | None = None) -> None:
@@ -141,6 +141,7 @@ class BatchRequestHandler(RequestHandler):
         if self._worker is not None:
             self._worker.close()
             self._worker = None
+            self._inherited.clear()
             gc.collect()
 
     def _while_waiting(self) -> AbstractContextManager[None]:
@@ -150,11 +151,11 @@ class BatchRequestHandler(RequestHandler):
         if self._worker is None:
             session = open_session(self._spec)
             try:
-                source = self._source
+                source, session.thread_budget = self._source, ThreadBudget.inherited
                 if source is not None:
-                    session.shared(lambda: source(self._spec, session.events.extend, self._while_waiting))
-                elif self._inherited:
-                    session.shared(lambda: LoadedModels(self._inherited, ThreadBudget.inherited))
+                    session.shared(lambda: source(self._spec, session, self._while_waiting))
+                for name, loaded in self._inherited.items():
+                    session.adopt(name, loaded)
                 self._worker = Worker(self._spec)
             finally:
                 close_session(session)

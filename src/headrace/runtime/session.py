@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from headrace.batching.batcher import Batch
@@ -44,6 +44,9 @@ from headrace.runtime.model_source import (
 from headrace.runtime.prediction_cache import PredictionCache
 from headrace.runtime.spec import SessionSpec
 from headrace.runtime.usage_meter import meter_of
+
+if TYPE_CHECKING:
+    from headrace.hosts.environment import ThreadBudget
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -130,6 +133,8 @@ class InferenceSession:
         self.usage = meter_of(spec)
         self.source: ModelSource | None = None
         """Provides the models in place of loading them here."""
+        self.thread_budget: ThreadBudget | None = None
+        """Limits this process's threads to their share of the cores; None: no limit."""
 
     def borrower(self, name: Any, handler: Any) -> Callable[[], Slot]:
         """Returns the named model as a ``Loaded``, which stays in memory until it is released; loads it if needed."""
@@ -140,6 +145,10 @@ class InferenceSession:
         """The named model if it is in memory."""
         loaded: Loaded | None = self._cache.get(self.models[name].cache_key)
         return loaded
+
+    def adopt(self, name: Any, loaded: Loaded) -> None:
+        """Takes a model that is in this process already, in place of loading it."""
+        self._cache.use(self.models[name].cache_key, lambda: loaded).release()
 
     def shared(self, make: Callable[[], Any]) -> Any:
         """The session's model source or hosts; the first caller's ``make`` creates it."""
@@ -185,6 +194,8 @@ class InferenceSession:
         shared, self._shared, self.source = self._shared, None, None
         if shared is not None:
             shared.close()
+        if self.thread_budget is not None:
+            self.thread_budget.release()
 
     def _load(self, name: Any, handler: Any) -> Loaded:
         """Loads the model, unless a recent failure is to be raised again."""

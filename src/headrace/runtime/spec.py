@@ -1,14 +1,20 @@
-"""What a worker needs to know of a transform: one immutable value, pickled to each worker."""
+"""What a worker needs to know of a transform: one immutable value, pickled to each worker.
+
+Each version of the transform's models has a spec of its own: what an update asks for becomes a ``Change``, and
+``with_models`` applies it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.core.clock import Clock
 from headrace.core.config import Budget, RetryConfig
-from headrace.runtime.plan import Plan
+from headrace.core.errors import ConfigurationError, UnknownKeyError
+from headrace.runtime.plan import ONLY, Handler, Plan, Refreshed
 
 _OF_FALLBACK = "\0fallback"
 """Ends the name of a fallback's transform, with its number."""
@@ -171,3 +177,105 @@ class SessionSpec:
     def own_transform(self) -> str:
         """The name of the transform; the sessions of its models' versions and of its fallbacks have the same."""
         return self.transform.partition(_OF_FALLBACK)[0]
+
+
+Change: TypeAlias = dict[Any, Refreshed]
+"""The models to replace: by key if the key selects the model, else under ``ONLY``."""
+
+
+class Version(NamedTuple):
+    """All models that replace the handlers' own; equal if the models are."""
+
+    models: frozenset[tuple[Any, Refreshed]] = frozenset()
+
+    def after(self, change: Mapping[Any, Refreshed]) -> Version:
+        """The version with a change applied."""
+        return Version(frozenset({**dict(self.models), **change}.items()))
+
+    def __str__(self) -> str:
+        """The models' paths."""
+        return ", ".join(sorted({one.path for _, one in self.models})) or "the handler's own"
+
+
+def change_in(value: Any, plan: Plan) -> Change:
+    """The change that a ``ModelMetadata`` or a list of ``KeyModelPathMapping`` asks for; empty if its path is.
+
+    Beam's classes of these names work as well as Headrace's. Keys that are not named keep their models.
+
+    Raises:
+        ConfigurationError: the update does not fit the handler.
+    """
+    if plan.routed:
+        if isinstance(value, list | tuple) and all(hasattr(one, "update_path") for one in value):
+            return _by_key(value, plan)
+    elif hasattr(value, "model_id") and hasattr(value, "model_name"):
+        return {ONLY: Refreshed(str(value.model_id), str(value.model_name))} if value.model_id else {}
+    cure = "one model: it is refreshed with a ModelMetadata"
+    if plan.routed:
+        cure = "models by key: a list of KeyModelPathMapping does that"
+    raise ConfigurationError(f"{plan.name} has {cure}, not {value!r}.")
+
+
+def _by_key(mappings: Iterable[Any], plan: Plan) -> Change:
+    change: Change = {}
+    for mapping in mappings:
+        if not mapping.update_path:
+            raise ConfigurationError(f"the KeyModelPathMapping of {mapping.keys} needs an update_path.")
+        for key in mapping.keys:
+            if key in change:
+                raise ConfigurationError(f"{key!r} appears in several KeyModelPathMappings; one path is enough.")
+            try:
+                plan.handler.cohort(key)
+            except UnknownKeyError as error:
+                raise ConfigurationError(f"{key!r} has no model to be refreshed: no mapping names it.") from error
+            change[key] = Refreshed(mapping.update_path, mapping.model_id)
+    return change
+
+
+def with_models(version: Version, fresh: Callable[[], SessionSpec]) -> SessionSpec:
+    """The spec of a session with this version's models."""
+    spec = fresh()
+    if not version.models:
+        return spec
+    change = dict(version.models)
+    if spec.plan.routed:
+        return _routed(spec, change, fresh)
+    spec.plan.handler.update_model_path(change[ONLY].path)
+    return replace(spec, plan=replace(spec.plan, refreshed=change))
+
+
+def _routed(spec: SessionSpec, change: Change, fresh: Callable[[], SessionSpec]) -> SessionSpec:
+    """Splits a model whose keys now need different paths; the first key keeps the model's name."""
+    keyed, cache = spec.plan.handler, spec.cache
+    groups: dict[tuple[Any, str | None], list[Any]] = defaultdict(list)
+    for key, model in keyed.cohort_of.items():
+        groups[model, change[key].path if key in change else None].append(key)
+    handlers: dict[Any, Handler] = {}
+    name_of: dict[Any, Any] = {}
+    refreshed: Change = {}
+    before: dict[Any, Any] = {}
+    for (model, path), keys in groups.items():
+        name = model if model in keys else keys[0]
+        handlers[name] = keyed.cohorts[model] if name == model else fresh().plan.handler.cohorts[model]
+        name_of.update(dict.fromkeys(keys, name))
+        before[name] = model
+        if path is not None:
+            handlers[name].update_model_path(path)
+            refreshed[name] = change[name]
+    keyed.cohorts, keyed.cohort_of = handlers, name_of
+    batching = {name: spec.plan.batching_of(model) for name, model in before.items()}
+    remote, shared = (
+        frozenset(name for name, model in before.items() if model in some) for some in (spec.plan.remote, spec.shared)
+    )
+    plan = replace(spec.plan, models=handlers, refreshed=refreshed, own_batching=batching, remote=remote)
+    if cache is not None:
+        digests = dict(cache.models)
+        cache = cache._replace(models=tuple((name, digests[model]) for name, model in before.items()))
+    return replace(spec, plan=plan, shared=shared, cache=cache)
+
+
+def names_to_load(now: Plan, before: Plan, in_use: set[Any]) -> list[Any]:
+    """Which keyed models to preload: those whose older version is in use. Else the only model."""
+    if not now.routed:
+        return [ONLY]
+    return [name for name in now.models if before.handler.cohort(name) in in_use]

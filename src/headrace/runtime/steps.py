@@ -16,14 +16,7 @@ from headrace.batching.size import BatchTime, Untimed
 from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_of, with_model_id, wrong_count
 from headrace.core.clock import sleep_of
 from headrace.core.errors import DeviceLostError
-from headrace.core.events import (
-    BatchCompleted,
-    BatchFailed,
-    BatchRetried,
-    CacheUsed,
-    Event,
-    Observer,
-)
+from headrace.core.events import BatchCompleted, BatchFailed, BatchRetried, CacheUsed, Event, Observer
 from headrace.core.keyed import NO_PAIRS, not_pairs, with_keys
 from headrace.core.model_cache import Slot
 from headrace.core.phases import Phase, during
@@ -92,9 +85,8 @@ class ModelAccess:
             PredictionCountError: the handler returned no list of predictions, or too few or too many (not checked if
                 elements are batches).
         """
-        source = self.session.source
-        if source is not None and source.thread_budget is not None:
-            source.thread_budget.keep()
+        if self.session.thread_budget is not None:
+            self.session.thread_budget.keep()
         handler, clock, learning_clock = self.plan.models[name], self.spec.clock, self.plan.batching.clock
         is_plain = not (self.plan.keyed or self.plan.prebatched)
         keys, examples = (None, list(elements)) if is_plain else self.split_keys(elements)

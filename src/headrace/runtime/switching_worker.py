@@ -16,9 +16,8 @@ from headrace.core.events import Observer
 from headrace.core.registry import Registry
 from headrace.core.result import Outcome
 from headrace.runtime.bundle import AnyBundle
-from headrace.runtime.refresh import Served, VersionedModels
+from headrace.runtime.refresh import RefreshPolicy, Served, VersionedModels, close_worker
 from headrace.runtime.spec import ModelUpdate, SessionSpec
-from headrace.runtime.versions import RefreshPolicy
 from headrace.runtime.worker import AnyWorker
 
 Observe = Callable[[AnyWorker], Observer]
@@ -97,12 +96,7 @@ class SwitchingWorker:
         with self._lock:
             self._is_busy = True
         if self._worker is None or not self.is_current:
-            served = self.models.take()
-            try:
-                worker = self.models.open(served.version)
-            except BaseException:
-                self.models.give_back(served)
-                raise
+            worker, served = self.models.open()
             self._close_worker()
             self._worker, self._served = worker, served
         return self._worker
@@ -131,10 +125,9 @@ class SwitchingWorker:
         _close_models(models, linger=linger)
 
     def _close_worker(self, *, linger: bool = False) -> None:
-        (worker, served), self._worker, self._served = (self._worker, self._served), None, None
-        if worker is not None and served is not None:
-            worker.close(linger=linger)
-            self.models.give_back(served, linger=linger)
+        worker, self._worker, self._served = self._worker, None, None
+        if worker is not None:
+            close_worker(worker, linger=linger)
 
 
 class SwitchingBundle:

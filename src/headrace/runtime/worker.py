@@ -8,8 +8,7 @@ from typing import Any
 
 from headrace.core.events import Observer
 from headrace.failures.retry import is_retryable
-from headrace.runtime.bundle import AnyBundle, Bundle, Executor
-from headrace.runtime.fallback import BypassExecutor, FallbackBundle, WithoutFailures
+from headrace.runtime.bundle import AnyBundle, Bundle, BypassExecutor, Executor, FallbackBundle, WithoutFailures
 from headrace.runtime.local_executor import BackgroundThread, LocalExecutor
 from headrace.runtime.operations import catches, check_device
 from headrace.runtime.plan import ONLY, Plan
@@ -62,9 +61,9 @@ class AnyWorker(ABC):
         """
         check_device(self.spec)
         if not self.plan.has_fallback:
-            return Bundle(self.spec, self.session, self._executor(observer), observer)
+            return Bundle(self.spec, self.session, self.executor(observer), observer)
         failures_left_out = WithoutFailures(observer)
-        executor = BypassExecutor(self._executor(failures_left_out), self.spec, self.session)
+        executor = BypassExecutor(self.executor(failures_left_out), self.spec, self.session)
         bundle: AnyBundle = Bundle(self.spec, self.session, executor, failures_left_out)
         for fallback in self.fallbacks:
             if not fallback.plan.has_fallback:
@@ -75,7 +74,7 @@ class AnyWorker(ABC):
         return bundle
 
     @abstractmethod
-    def _executor(self, observer: Observer) -> Executor:
+    def executor(self, observer: Observer) -> Executor:
         """Runs the batches of a new bundle."""
 
     @abstractmethod
@@ -102,7 +101,8 @@ class Worker(AnyWorker):
     _requests: RemoteExecutor | None = None
     _background: BackgroundThread
 
-    def _executor(self, observer: Observer) -> Executor:
+    def executor(self, observer: Observer) -> Executor:
+        """Runs the batches of a new bundle; those of an abandoned one are dropped."""
         self._background.clear()
         self._abandon_requests()
         local = LocalExecutor(self.access, observer, self._background if self.plan.batching.overlap else None)
