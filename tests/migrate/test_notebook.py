@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headrace.migrate.notebook import migrate_notebook
+from headrace.migrate.files import migrate_notebook
 
 IMPORTS = """\
 %pip install apache-beam

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -31,7 +32,13 @@ class LivePage:
 
     def __init__(self, figures: Callable[[], dict[str, Any]], port: int) -> None:
         token = secrets.token_urlsafe(16)
-        page = _Kept(lambda: render(figures()).encode())
+        drawing = threading.Lock()
+        drawn = lru_cache(maxsize=1)(lambda _: render(figures()).encode())
+
+        def page() -> bytes:
+            with drawing:
+                return drawn(time.monotonic() // _KEPT_SECS)
+
         page()  # a missing extra is found now
         try:
             self._server = _PageServer(("127.0.0.1", port), _handler(page, token))
@@ -49,22 +56,6 @@ class LivePage:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-class _Kept:
-    """A page that is made again only if the last one has become old."""
-
-    def __init__(self, make: Callable[[], bytes]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._page = b""
-        self._made: float | None = None
-
-    def __call__(self) -> bytes:
-        with self._lock:
-            if self._made is None or time.monotonic() - self._made > _KEPT_SECS:
-                self._page, self._made = self._make(), time.monotonic()
-            return self._page
 
 
 class _PageServer(ThreadingHTTPServer):

@@ -20,7 +20,15 @@ def is_fallback(model: str) -> bool:
 
 
 @dataclass(frozen=True)
-class ModelLoaded:
+class TimedEvent:
+    """Something that took a while."""
+
+    ended: int = field(default_factory=time.time_ns, compare=False, kw_only=True)
+    """When it ended, in nanoseconds since the epoch."""
+
+
+@dataclass(frozen=True)
+class ModelLoaded(TimedEvent):
     """A model was loaded into this process's memory."""
 
     model: str
@@ -28,12 +36,10 @@ class ModelLoaded:
     seconds: float
     bytes: int
     """Growth of the process's resident memory during the load; 0 if it shrank."""
-    ended: int = field(default_factory=time.time_ns, compare=False)
-    """When, in nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True)
-class BatchCompleted:
+class BatchCompleted(TimedEvent):
     """The model answered a batch."""
 
     model: str
@@ -48,19 +54,15 @@ class BatchCompleted:
     """The same, with each example as long as the longest."""
     where: tuple[str, int] | None = None
     """The file and the number of the first row, counted from 1, if its tag says that."""
-    ended: int = field(default_factory=time.time_ns, compare=False)
-    """When, in nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True)
-class BatchFailed:
+class BatchFailed(TimedEvent):
     """A batch failed as a whole; some of its elements may succeed later, on their own."""
 
     model: str
     examples: int
     error: BaseException
-    ended: int = field(default_factory=time.time_ns, compare=False)
-    """When, in nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class BatchRetried:
 
 
 @dataclass(frozen=True)
-class CallEnded:
+class CallEnded(TimedEvent):
     """A try of a request ended, or a host answered a batch; reported before the batch is, and only if ``WANTED``."""
 
     model: str
@@ -89,8 +91,6 @@ class CallEnded:
     """The model's name there."""
     tokens: tuple[int, int] = (0, 0)
     """Of input and output, as far as they were reported."""
-    ended: int = field(default_factory=time.time_ns, compare=False)
-    """When, in nanoseconds since the epoch."""
 
 
 @dataclass(frozen=True)

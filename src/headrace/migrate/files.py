@@ -1,26 +1,41 @@
-"""Moves the files of a tree over: reads each, writes those that changed, and looks at what lists dependencies."""
+"""Moves the files of a tree over: reads each, and writes those that changed.
+
+The code cells of a notebook move as one source; cells and lines that are no Python stay.
+"""
 
 from __future__ import annotations
 
 import codecs
 import difflib
 import io
+import json
 import os
+import re
 import shutil
 import tokenize
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.files import replacing
 from headrace.migrate.imports import Finding
-from headrace.migrate.notebook import migrate_notebook
-from headrace.migrate.source import migrate_source
+from headrace.migrate.names import INFERENCE
+from headrace.migrate.source import MigratedSource, is_python, migrate_source
 
 _PYTHON = (".py", ".pyi", ".pyw")
 _NOTEBOOK = ".ipynb"
 _LEFT_OUT = ("__pycache__", "node_modules", "site-packages")
+_MARK = "# headrace: cell {}"
+_HIDDEN = "pass  # headrace: hidden "
+_MAGIC = re.compile(r"([ \t]*)(?:[%!?]|[\w, ]+=\s*[%!]|[\w.]+\?{1,2}$)")
+"""``%magic``, ``!command``, ``?help`` and ``help?``, and names for what they give."""
+_PYTHON_MAGICS = re.compile(r"%%(?:time|timeit|capture|prun)\b")
+_LAYOUTS = [(indent, ascii_only) for indent in (1, 2, 4, None) for ascii_only in (False, True)]
+"""How notebooks are written; the first is Jupyter's way."""
+_NOT_PYTHON = "this is not read as Python, and names Beam's package: write Headrace's."
 
 
 @dataclass(frozen=True)
@@ -107,3 +122,81 @@ def _encoding_of(path: Path, content: bytes) -> str:
     if path.suffix in _PYTHON:
         return tokenize.detect_encoding(io.BytesIO(content).readline)[0]
     return "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else "utf-8"
+
+
+def migrate_notebook(text: str) -> MigratedSource:
+    """Moves a notebook over, given and returned as JSON. Findings name the cell and the line in it."""
+    try:
+        notebook = json.loads(text)
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        sources = ["".join(cell["source"]) for cell in cells]
+    except (ValueError, KeyError, TypeError):
+        finding = Finding(1, 0, "is not a notebook of format 4; nothing is changed.")
+        return MigratedSource(text, (finding,) if "apache_beam.ml" in text else ())
+    new, findings = list(sources), list[Finding]()
+    if "inference" in text and "apache_beam" in text:
+        new, findings = _migrate_cells(sources)
+    for cell, old, source in zip(cells, sources, new, strict=True):
+        if source != old:
+            cell["source"] = source if isinstance(cell["source"], str) else source.splitlines(keepends=True)
+    changed = _as_json(notebook, text) if new != sources else text
+    findings.sort(key=lambda one: (one.cell, one.line))
+    return MigratedSource(changed, tuple(findings))
+
+
+def _migrate_cells(sources: list[str]) -> tuple[list[str], list[Finding]]:
+    findings = []
+    hidden = [_hide(source) for source in sources]
+    for number, source in enumerate(sources, 1):
+        if not is_python(hidden[number - 1]):
+            hidden[number - 1] = _as_comment(source)
+            findings.append(Finding(0, 0, "cannot be parsed, and is left as it is.", cell=number))
+        for line, code in enumerate(hidden[number - 1].split("\n"), 1):
+            if _HIDDEN in code and ".".join(INFERENCE) in code:
+                findings.append(Finding(line, 0, _NOT_PYTHON, cell=number))
+    joined = "".join(f"{_MARK.format(number)}\n{cell}\n" for number, cell in enumerate(hidden))
+    moved = migrate_source(joined)
+    starts = [number for number, line in enumerate(joined.split("\n"), 1) if line.startswith(_MARK.format(""))]
+    for finding in moved.findings:
+        cell = max(bisect_right(starts, finding.line), 1)
+        findings.append(replace(finding, line=finding.line - starts[cell - 1], column=0, cell=cell))
+    return list(_split(moved.text, len(sources))), findings
+
+
+def _hide(source: str) -> str:
+    """The cell with what is no Python in comments."""
+    if source.lstrip().startswith("%%") and not _PYTHON_MAGICS.match(source.lstrip()):
+        return _as_comment(source)
+    return source if is_python(source) else "\n".join(_hidden_lines(source))
+
+
+def _as_comment(source: str) -> str:
+    return "\n".join(f"# {_HIDDEN}{line}" for line in source.split("\n"))
+
+
+def _hidden_lines(source: str) -> Iterator[str]:
+    indent, goes_on = "", False
+    for line in source.split("\n"):
+        found = _MAGIC.match(line)
+        if not goes_on and not found:
+            yield line
+            continue
+        if found and not goes_on:
+            indent = found[1]
+        goes_on = line.endswith("\\")
+        yield f"{indent}{_HIDDEN}{line}"
+
+
+def _split(joined: str, count: int) -> Iterator[str]:
+    marks = "|".join(re.escape(_MARK.format(number)) for number in range(count))
+    for cell in re.split(rf"^(?:{marks})\n", joined, flags=re.MULTILINE)[1:]:
+        yield re.sub(rf"^(?:[ \t]*|# ){re.escape(_HIDDEN)}", "", cell.removesuffix("\n"), flags=re.MULTILINE)
+
+
+def _as_json(notebook: Any, text: str) -> str:
+    end = "\n" if text.endswith("\n") else ""
+    old = json.loads(text)
+    for indent, ascii_only in _LAYOUTS:
+        if json.dumps(old, indent=indent, ensure_ascii=ascii_only) + end == text:
+            return json.dumps(notebook, indent=indent, ensure_ascii=ascii_only) + end
+    return json.dumps(notebook, indent=_LAYOUTS[0][0], ensure_ascii=_LAYOUTS[0][1]) + end

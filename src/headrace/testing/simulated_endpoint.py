@@ -8,7 +8,7 @@ import math
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import ConfigurationError
 from headrace.failures.concurrency import ConcurrencyLimit
@@ -33,14 +33,6 @@ _NEARLY = 0.8
 
 OverTime = Callable[[float], float]
 """A value by the time."""
-
-
-class Quota(Protocol):
-    """What counts requests."""
-
-    def accepts(self, now: float) -> bool:
-        """Whether it takes one more."""
-        ...
 
 
 class TokenBucket:
@@ -77,7 +69,7 @@ class SimulatedEndpoint:
 
     def __init__(
         self,
-        quota: Quota | None = None,
+        quota: Any = None,
         *,
         clients: int = 1,
         processes: int = 1,

@@ -139,8 +139,7 @@ class _Simulation:
         """How many bundles a worker has done since its machine started."""
         self._starts = [0] * plan.machines.count
         self._done: dict[tuple[int, int], float] = defaultdict(float)
-        """How often each bundle of the histories was done, by history and age; and, next, begun in vain."""
-        self._lost: dict[tuple[int, int], float] = defaultdict(float)
+        """How often each bundle of the histories was done, by history and age."""
         self._spent: dict[str, float] = defaultdict(float)
         """Seconds of workers by phase."""
         self.preempted = 0
@@ -199,7 +198,6 @@ class _Simulation:
             if worker in self._taken:
                 began, rows, *_ = self._taken.pop(worker)
                 self._left += rows
-                self._lost[self._bundle(worker)] += 1
                 self._spent["preempted"] += now - began
             self._idle.discard(worker)
             self._ages[worker] = 0
@@ -238,14 +236,11 @@ class _Simulation:
             raise ConfigurationError("nothing in the plan takes time: give batch_seconds, or another of its seconds.")
         in_models: dict[str, float] = defaultdict(float)
         counts: dict[str, dict[str, float]] = {what: defaultdict(float) for what in (*_COUNTED, "rows")}
-        for times, what in ((self._done, counts), (self._lost, {"loads": counts["loads"]})):
-            for (history, age), number in times.items():
-                bundle = self._histories[history][age]
-                for (kind, model), count in bundle.counts.items():
-                    if kind in what:
-                        what[kind][model] += count * number
         for (history, age), number in self._done.items():
-            for (phase, model), spent in self._histories[history][age].spent.items():
+            bundle = self._histories[history][age]
+            for (what, model), count in bundle.counts.items():
+                counts[what][model] += count * number
+            for (phase, model), spent in bundle.spent.items():
                 self._spent[phase] += spent * number
                 in_models[model] += spent * number * (phase == "model")
         whole = max(seconds * plan.workers, sum(self._spent.values()))
