@@ -98,13 +98,15 @@ def test_a_line_is_printed_every_half_minute(totals, clock):
     progress = JobProgress(totals, clock=clock)
     feed(totals, ModelLoaded("", 1.0, 0))
 
-    def wait_ten_seconds():
-        clock.seconds += 10
-        feed(totals, BatchCompleted("", 10, 0, 0.1))
-        return clock.seconds > 165
+    class Working(threading.Event):
+        def wait(self, timeout=None):
+            clock.seconds += 10
+            feed(totals, BatchCompleted("", 10, 0, 0.1))
+            return clock.seconds > 165
 
-    rows = [line.split(",")[0] for line in progress.lines(wait_ten_seconds)]
-    assert rows == ["30 rows", "60 rows"]
+    screen = io.StringIO()
+    wait(Working(), progress, Console(file=screen), show=True)
+    assert [line.split(",")[0] for line in screen.getvalue().splitlines()] == ["30 rows", "60 rows"]
 
 
 def test_time_left_counts_from_the_first_rows_on(totals, clock):
@@ -142,10 +144,9 @@ class Finishing(threading.Event):
 
 
 @pytest.mark.parametrize(("show", "count"), [(True, 3), (False, 0)])
-def test_lines_are_printed_without_a_terminal_if_wanted(totals, monkeypatch, show, count):
-    monkeypatch.setattr(JobProgress.lines, "__defaults__", (0.0,))
+def test_lines_are_printed_without_a_terminal_if_wanted(totals, show, count):
     screen = io.StringIO()
-    wait(Finishing(), JobProgress(totals, clock=lambda: 7.0), Console(file=screen, width=20), show=show)
+    wait(Finishing(), JobProgress(totals, clock=lambda: 7.0), Console(file=screen, width=20), show=show, every=0.0)
     assert screen.getvalue() == "starting, loading the model, 0.0 s elapsed\n" * count
 
 

@@ -210,16 +210,20 @@ Share = Callable[[int], float | None]
 """Turns a count of finished rows into the finished share of the input, from 0 to 1; None if unknown."""
 
 
-def wait(done: threading.Event, progress: JobProgress, console: Console, *, show: bool) -> None:
+def wait(
+    done: threading.Event, progress: JobProgress, console: Console, *, show: bool, every: float = _EVERY_SECONDS
+) -> None:
     """Waits until the job is done, and shows how it gets on meanwhile."""
     if show and console.is_terminal:
         with Live(progress, console=console, refresh_per_second=8, transient=True):
             while not done.wait(_PAUSE_SECONDS):
                 pass
         return
-    for line in progress.lines(lambda: done.wait(_PAUSE_SECONDS)):
-        if show:
-            say(console, line)
+    due = progress.clock() + every
+    while not done.wait(_PAUSE_SECONDS):
+        if show and progress.clock() >= due:
+            say(console, progress.text())
+            due += every
 
 
 def rows_done(totals: Totals) -> int:
@@ -265,14 +269,6 @@ class JobProgress:
         for column in grid.columns:
             column.no_wrap, column.overflow = True, "ellipsis"
         yield grid
-
-    def lines(self, wait: Callable[[], bool], every: float = _EVERY_SECONDS) -> Iterator[str]:
-        """A line for each ``every`` seconds, until ``wait``, which takes a moment, says that the job is done."""
-        due = self.clock() + every
-        while not wait():
-            if self.clock() >= due:
-                yield self.text()
-                due += every
 
     def text(self) -> str:
         """All figures, on one line."""

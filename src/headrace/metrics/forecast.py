@@ -230,16 +230,11 @@ def _usage(figures: Figures, done: int, rows: int) -> dict[str, Any]:
         if total is None:
             found |= _of(name, None)
             continue
-        low, high = _of_sample([one[place] for one in sample], requests, rows / done)
-        found |= _of(name, Estimate(1.0, low, high).times(total / done * rows))
+        low, high = mean_interval([one[place] for one in sample], whole=rows / done)
+        narrower = math.sqrt(len(sample) / max(len(sample), requests))  # all requests are known, not only the sample
+        interval = Estimate(1.0, 1 - (1 - low) * narrower, 1 + (high - 1) * narrower)
+        found |= _of(name, interval.times(total / done * rows))
     return found
-
-
-def _of_sample(values: Sequence[float], requests: int, whole: float) -> tuple[float, float]:
-    """As ``mean_interval``, for the mean of more requests than there are values of."""
-    low, high = mean_interval(values, whole=whole)
-    narrower = math.sqrt(len(values) / max(len(values), requests))
-    return 1 - (1 - low) * narrower, 1 + (high - 1) * narrower
 
 
 def _binds(figures: Figures) -> str:

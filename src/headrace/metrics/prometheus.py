@@ -62,15 +62,11 @@ def shown(where: str) -> Iterator[InstrumentedEvents]:
     try:
         yield InstrumentedEvents(_recorder)
     finally:
-        if is_file:
-            _write(where)
-
-
-def _write(path: str) -> None:
-    try:
-        prometheus_client.write_to_textfile(path, _all())
-    except OSError as error:  # the rows are not to blame
-        _LOGGER.warning("Prometheus gets no figures in %s: %s.", path, error.strerror or error)
+        try:
+            if is_file:
+                prometheus_client.write_to_textfile(where, _all())
+        except OSError as error:  # the rows are not to blame
+            _LOGGER.warning("Prometheus gets no figures in %s: %s.", where, error.strerror or error)
 
 
 @cache
