@@ -16,8 +16,7 @@ from sklearn.linear_model import LogisticRegression
 from headrace.handlers.sklearn_inference import SklearnModelHandlerNumpy
 from headrace.jobs import csv_blocks
 from headrace.jobs.files import Source, match
-from headrace.jobs.reading import read_blocks, read_rows
-from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.reading import RowRanges, read_blocks, read_rows
 from headrace.rows.blocks import place_at
 from headrace.rows.columns import Fit, fitted
 from tables_of_all_types import OUTPUTS, parquet

@@ -8,9 +8,8 @@ import pyarrow.parquet
 import pytest
 
 from headrace.jobs import output, parts
-from headrace.jobs.direct_parquet import DirectParquet
 from headrace.jobs.output_batches import lines_in
-from headrace.jobs.parquet_tables import write_parquet
+from headrace.jobs.parquet_tables import DirectParquet, write_parquet
 from headrace.jobs.parts import PartWriter
 from headrace.jobs.stored_rows import StoredOutput
 from output_rows import write_rows

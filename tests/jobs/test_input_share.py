@@ -12,8 +12,7 @@ from headrace.jobs.files import known_size, match
 from headrace.jobs.job import Job
 from headrace.jobs.letters import match_dead_letters
 from headrace.jobs.opening import InputShare
-from headrace.jobs.reading import infer_schema, read_blocks
-from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.reading import RowRanges, infer_schema, read_blocks
 from headrace.jobs.run import Run
 from headrace.rows.examples import Examples
 from toys import Acting

@@ -10,6 +10,7 @@ import pytest
 
 from full_disk import full_disk
 from headrace.core.errors import ConfigurationError
+from headrace.jobs import storage
 from headrace.jobs.parts import PartWriter, leave_mark
 from headrace.jobs.publishing import PublishError
 from headrace.jobs.resume import ResumableOutput
@@ -108,6 +109,7 @@ def test_each_file_is_on_the_disk_before_its_name_and_both_before_the_parts_go(o
     write(one, 2, kind="letters")
     noted("fsync", lambda descriptor: [os.readlink(f"/proc/self/fd/{descriptor}")])
     noted("replace", lambda source, destination: [source, destination])
+    monkeypatch.setattr(storage, "rename", os.replace)
     noted("remove", lambda path: [path])
     publish(one)
     one.clean()

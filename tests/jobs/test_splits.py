@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from headrace.jobs import splits
 from headrace.jobs.csv_records import NESTED
 from headrace.jobs.files import match
-from headrace.jobs.reading import read_blocks
-from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.reading import RowRanges, read_blocks
 from headrace.jobs.splits import Splits
 from headrace.rows.blocks import BrokenLine
 

@@ -17,7 +17,6 @@ from headrace.rows.examples import (
     batching_over_rows,
     exploded,
     exploded_all,
-    exploded_array,
     naming_outputs,
     over_rows,
     refuse_exploded,
@@ -216,7 +215,7 @@ def test_columns_of_all_rows_and_of_arrays_are_the_same():
     }
     assert exploded_all([None, None]) == {"prediction": [None, None]}
     for array in (NAMED, numpy.eye(3), numpy.arange(3), numpy.zeros((2, 2, 2))):
-        of_array = {name: numpy.asarray(values).tolist() for name, values in exploded_array(array).items()}
+        of_array = {name: numpy.asarray(values).tolist() for name, values in exploded_all(array).items()}
         assert of_array == exploded_all(list(array))
 
 

@@ -15,8 +15,7 @@ from headrace.cli.option import argument, option, share
 from headrace.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from headrace.jobs.diff import Diff
-    from headrace.jobs.differences import ColumnDiff, Interval
+    from headrace.jobs.diff import ColumnDiff, Diff, Interval
 
 _SHOWN = 10
 
@@ -55,7 +54,8 @@ def run_diff(args: DiffArgs) -> int:
     Raises:
         ConfigurationError: a wrong argument, or files that cannot be compared.
     """
-    from headrace.jobs.diff import diff_outputs, write_rows  # noqa: PLC0415 - needs pyarrow
+    from headrace.jobs.diff import diff_outputs  # noqa: PLC0415 - needs pyarrow
+    from headrace.jobs.output import write_rows  # noqa: PLC0415 - as above
 
     if args.output and os.path.realpath(args.output) in map(os.path.realpath, (args.old, args.new)):
         raise ConfigurationError(f"{args.output} is compared and would be overwritten; choose another --output.")

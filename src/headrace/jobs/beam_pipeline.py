@@ -41,10 +41,6 @@ _EMBEDDED = (None, "FnApiRunner")
 class BeamPipeline:
     """A job as a pipeline: one worker reads its files in order, several read parts of them.
 
-    Args:
-        job: what to run.
-        steps: how to read, predict and write.
-
     Raises:
         ConfigurationError: the handler or one of its options is wrong.
         Exception: the runner refuses the pipeline.

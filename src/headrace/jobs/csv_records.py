@@ -119,11 +119,8 @@ def types_of_sample(rows: Sequence[Mapping[str, str | None]], *, commas: bool = 
     """The type of each column: the narrowest that nearly all fields fit; text if some are codes, or quoted as text.
 
     Of the fields that are not blank, one may not fit, or one in twenty: mistakes, which cost their rows only. Lists and
-    objects must be all of them.
-
-    Args:
-        rows: with ``Quoted`` fields where quotes tell text from numbers.
-        commas: whether a comma in a number is a decimal one, unless it may be one between thousands in all of them.
+    objects must be all of them. With ``commas``, a comma in a number is a decimal one, unless it may be one between
+    thousands in all of them.
     """
     names = dict.fromkeys(chain.from_iterable(rows))
     return {name: _type_of([row.get(name) for row in rows], commas=commas) for name in names}
@@ -172,13 +169,7 @@ class CsvRecords:
     """The CSV records in a sequence of lines.
 
     Creating one lifts the ``csv`` module's field limit of 131,072 characters. The limit is global to the process, so it
-    is lifted only when a job reads a CSV file.
-
-    Args:
-        lines: with their line ends.
-        delimiter: between fields.
-        path: of the file.
-        before: how many lines of the file precede these.
+    is lifted only when a job reads a CSV file. ``before`` is how many lines of the file precede these.
     """
 
     def __init__(self, lines: Iterable[bytes], delimiter: str, path: str, before: int = 0) -> None:

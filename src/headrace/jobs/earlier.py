@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError, as_type_name
@@ -69,10 +69,6 @@ class Earlier(NamedTuple):
     def of(cls, job: Job, folder: str) -> Earlier | None:
         """What a job takes over; None: nothing, since what decides the predictions has changed.
 
-        Args:
-            job: with ``changed_since``.
-            folder: of the run's scratch files.
-
         Raises:
             ConfigurationError: the earlier output, or the job, does not allow it.
         """
@@ -86,24 +82,22 @@ class Earlier(NamedTuple):
                 "--report and a name of its own in that folder; one of a retry, or older than OUT, does not count."
             )
         try:
-            identity = identity_of(job)
+            if identity_of(job) != record["identity"]:
+                return None
         except Exception as error:
             raise ConfigurationError(
                 f"--changed-since: what decides the predictions cannot be compared: {error}"
             ) from error
-        if identity != record["identity"]:
-            return None
         seen, key = job.examples.columns, job.examples.key
         names = None if seen is None else tuple(dict.fromkeys((*seen, *([key] if key else ()))))
         sources = files.match([output])
-        found = cls(output, storage.join(folder, "earlier.db"), names, job.explode, sources[0].format == "csv")
         columns = reading.infer_schema(sources).columns
         for name in job.examples.all_columns if names is None else names:
             if columns and name not in columns:
                 raise ConfigurationError(
                     f"--changed-since: {output} has no column {name!r}, by which rows are compared: --keep it."
                 )
-        return found
+        return cls(output, storage.join(folder, "earlier.db"), names, job.explode, sources[0].format == "csv")
 
     def fill(self, check: Callable[[], None]) -> None:
         """Keeps the predictions of the earlier output; ``check`` is called repeatedly, and may raise.
@@ -112,25 +106,18 @@ class Earlier(NamedTuple):
             ConfigurationError: the output cannot be read.
             Exception: the predictions cannot be written.
         """
-        with closing(self._store()) as store, closing(self._rows()) as rows:
+        rows = chain.from_iterable(map(_rows_of_csv if self.is_csv else reading.read_rows, files.match([self.output])))
+        with closing(PredictionStore(self.path, _NO_LIMIT)) as store:
             while some := list(islice(rows, _KEPT_AT_ONCE)):
                 check()
                 store.put(sorted(self._items(some)))
-
-    def _rows(self) -> Generator[Record, None, None]:
-        for source in files.match([self.output]):
-            if self.is_csv:
-                yield from _rows_of_csv(source)
-                continue
-            for block in reading.read_blocks(source):
-                yield from block.rows()
 
     def split(
         self, rows: Iterable[Placed], take_over: Callable[[list[BlockRow], list[Any]], object]
     ) -> Iterator[Placed]:
         """Yields the rows that are to be predicted; the others go to ``take_over``, with their predictions."""
         rows = iter(rows)
-        with closing(self._store()) as store:
+        with closing(PredictionStore(self.path, _NO_LIMIT)) as store:
             while some := list(islice(rows, _AT_ONCE)):
                 keys = [self._key(row) for row, _ in some]
                 found = store.get([key for key in keys if key is not None])
@@ -138,9 +125,6 @@ class Earlier(NamedTuple):
                 if known:
                     take_over([place for place, _ in known], [_prediction(text) for _, text in known])
                 yield from (pair for key, pair in zip(keys, some, strict=True) if key not in found)
-
-    def _store(self) -> PredictionStore:
-        return PredictionStore(self.path, _NO_LIMIT)
 
     def _items(self, rows: Sequence[Record]) -> Iterator[tuple[bytes, bytes]]:
         for row in rows:
@@ -183,12 +167,9 @@ def _rows_of_csv(source: files.Source) -> Iterator[Record]:
 
 
 def _cell(field: str | None) -> Any:
-    if field is None or isinstance(field, Quoted):
-        return field and str(field)
-    try:
-        return json.loads(field)
-    except ValueError:  # somebody has edited it
-        return field
+    with suppress(ValueError):  # somebody has edited it
+        return field if field is None or isinstance(field, Quoted) else json.loads(field)
+    return field
 
 
 def _prediction(text: bytes) -> Any:

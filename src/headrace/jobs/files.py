@@ -103,7 +103,9 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ConfigurationError(f"--delimiter is one character, not {delimiter!r}; a tab is $'\\t' in a shell.")
     if file_format == "files":
-        return tuple(_in_sources(match_files(patterns)))
+        files = match_files(patterns)
+        pieces = (tuple(files[start : start + _FILES_AT_ONCE]) for start in range(0, len(files), _FILES_AT_ONCE))
+        return tuple(Source(some[0].path, "files", files=some) for some in pieces)
     bases: dict[str, str] = {}
     for pattern in patterns:
         for file in _matching(pattern):
@@ -115,12 +117,11 @@ def match(patterns: Sequence[str], file_format: str | None = None, delimiter: st
         for (path, base), keys in zip(bases.items(), _keys_of(bases), strict=True)
         for name in [path[len(base) :].lstrip("/" + os.sep) or storage.split(path)[1]]
     )
-    for source in sources:
-        if source.format == "parquet" and (pipes.is_pipe(source.path) or compression_of(source.path) is not None):
-            kind, cure = ("a pipe", "write") if pipes.is_pipe(source.path) else ("compressed", "decompress")
+    for path in [source.path for source in sources if source.format == "parquet"]:
+        if pipes.is_pipe(path) or compression_of(path) is not None:
+            kind, cure = ("a pipe", "write") if pipes.is_pipe(path) else ("compressed", "decompress")
             raise ConfigurationError(
-                f"{pipes.as_name(source.path)} is {kind}, and Parquet has to be read from its end: {cure} it to a file "
-                "first."
+                f"{pipes.as_name(path)} is {kind}, and Parquet has to be read from its end: {cure} it to a file first."
             )
     return sources
 
@@ -154,12 +155,6 @@ def match_files(patterns: Iterable[str]) -> list[FileInfo]:
         if pipes.is_pipe(path):
             raise ConfigurationError(f"{pipes.as_name(path)} is a pipe, and no file to be a row of.")
     return [*found.values()]
-
-
-def _in_sources(files: Sequence[FileInfo]) -> Iterator[Source]:
-    for start in range(0, len(files), _FILES_AT_ONCE):
-        some = tuple(files[start : start + _FILES_AT_ONCE])
-        yield Source(some[0].path, "files", files=some)
 
 
 def absolute(path: str) -> str:
@@ -207,8 +202,7 @@ def output_format(path: str, option: str = "--output") -> str:
     Raises:
         ConfigurationError: the extension is none of these.
     """
-    extension, *compression = _extensions(path) or [""]
-    kind = _FORMATS.get(extension)
+    kind = _kind_of(path)
     if not storage.is_remote(path) and os.path.isdir(path):
         example = os.path.join(path, "predictions.jsonl")
         may_be_folder = option == "--output" and not is_folder_name(path)
@@ -216,7 +210,7 @@ def output_format(path: str, option: str = "--output") -> str:
         raise ConfigurationError(
             f"{option} must be a file, and {path} is a folder; name a file in it, such as {example}{more}"
         )
-    if kind is None or (kind == "parquet" and compression):
+    if kind is None or (kind == "parquet" and compression_of(path)):
         raise ConfigurationError(f"{option} must end in .jsonl, .csv (both also .gz) or .parquet, not {path!r}.")
     return kind
 
@@ -279,14 +273,14 @@ def _base(pattern: str, path: str) -> str:
 
 def _keys_of(bases: Mapping[str, str]) -> list[tuple[Key, ...]]:
     """The keys of files, the same columns for all; ``bases`` has the folder below which names of folders are keys."""
-    found: list[dict[str, Any]] = [dict(_pairs(path[len(base) :])) for path, base in bases.items()]
-    kinds: dict[str, str] = {}
+    found = [dict(_pairs(path[len(base) :])) for path, base in bases.items()]
+    columns = []
     for name in dict.fromkeys(chain.from_iterable(found)):
-        known = [value for pairs in found if (value := pairs.get(name)) is not None]
-        kinds[name] = "int" if known and all(map(_WHOLE.fullmatch, known)) else "str"
-        if kinds[name] == "int":
-            found = [{**pairs, name: None if pairs.get(name) is None else int(pairs[name])} for pairs in found]
-    return [tuple(Key(name, pairs.get(name), kind) for name, kind in kinds.items()) for pairs in found]
+        values = [pairs.get(name) for pairs in found]
+        known = [value for value in values if value is not None]
+        kind: Any = int if known and all(map(_WHOLE.fullmatch, known)) else str
+        columns.append([Key(name, None if value is None else kind(value), kind.__name__) for value in values])
+    return list(zip(*columns, strict=True)) if columns else [()] * len(found)
 
 
 def _pairs(path: str) -> Iterator[tuple[str, str | None]]:
@@ -300,12 +294,13 @@ def _files_below(folder: str) -> list[str]:
     return sorted(
         path
         for path in files_below(folder)
-        if _is_of_rows(path) and not any(part.startswith((".", "_")) for part in path[len(folder) :].split(os.sep))
+        if _kind_of(path) and not any(part.startswith((".", "_")) for part in path[len(folder) :].split(os.sep))
     )
 
 
-def _is_of_rows(path: str) -> bool:
-    return not _FORMATS.keys().isdisjoint(_extensions(path)[:1])
+def _kind_of(path: str) -> str | None:
+    """The format that the extension says."""
+    return _FORMATS.get((_extensions(path) or [""])[0])
 
 
 def _extensions(path: str) -> list[str]:
@@ -317,8 +312,8 @@ def _extensions(path: str) -> list[str]:
 
 
 def _format_of(path: str) -> str:
-    if _is_of_rows(path):
-        return _FORMATS[_extensions(path)[0]]
+    if kind := _kind_of(path):
+        return kind
     if pipes.is_pipe(path):
         raise ConfigurationError(f"{pipes.as_name(path)} is a pipe, which tells no format; add --format jsonl or csv.")
     raise ConfigurationError(f"the extension of {path!r} tells no format; add --format jsonl, csv or parquet.")

@@ -26,7 +26,7 @@ from headrace.jobs.job import Inputs
 from headrace.jobs.output import Files, Output
 from headrace.jobs.pipes import as_name, is_pipe
 from headrace.jobs.publishing import Move, put_in_place
-from headrace.jobs.resume import ResumableOutput, changed, digest, digests
+from headrace.jobs.resume import ResumableOutput, changed, digest, digests, read_json
 from headrace.jobs.storage import is_remote
 from headrace.jobs.stored_rows import StoredOutput
 
@@ -44,13 +44,8 @@ def folder_output(path: str, dead_letters: str | None, *inputs: Any, keeps: bool
 class FolderOutput(Output):
     """The outputs of inputs, in a folder of any filesystem with a manifest of what each was made of.
 
-    Args:
-        path: of the folder.
-        dead_letters: another folder, for the dead letters; None: those of an input are beside its output.
-        decisive: everything that determines the predictions, but for the inputs; values are JSON.
-        sources: the inputs.
-        file_format: of the outputs; None: each has its input's.
-        more: for the next class.
+    Dead letters are in another folder, or beside the outputs. ``decisive`` is everything that determines the
+    predictions, but for the inputs; values are JSON. Outputs have one format, or each its input's.
 
     Raises:
         ConfigurationError: the inputs cannot have an output each, or are in the folder.
@@ -141,12 +136,7 @@ class FolderOutput(Output):
 
 
 class LocalFolder(FolderOutput, ResumableOutput):
-    """A local folder: runs use it one after the other, and the next may continue what one has begun.
-
-    Args:
-        path, dead_letters, decisive, inputs: as of ``FolderOutput``; ``inputs`` are its other arguments.
-        keeps: whether the next run continues.
-    """
+    """A local folder: runs use it one after the other; if it ``keeps`` rows, the next continues what one has begun."""
 
     def __init__(
         self, path: str, dead_letters: str | None, decisive: Mapping[str, Any], *inputs: Any, keeps: bool
@@ -181,9 +171,7 @@ class LocalFolder(FolderOutput, ResumableOutput):
         super()._start_or_resume()
 
     def _read_begun(self) -> dict[str, Any]:
-        with suppress(FileNotFoundError), open(self._begun_path, encoding="utf-8") as file:
-            return dict(json.load(file)) if self._keeps else {}
-        return {}
+        return dict(read_json(self._begun_path) or {}) if self._keeps else {}
 
     @property
     def _begun_path(self) -> str:
@@ -221,10 +209,7 @@ class _Manifest:
             ) from error
 
     def _read(self) -> Any:
-        if not storage.exists(self.path):
-            return {"job": {}, "outputs": {}}
-        with storage.open_file(self.path) as file:
-            return json.load(file)
+        return read_json(self.path) or {"job": {}, "outputs": {}}
 
     def refuse_changed(self) -> None:
         """Raises RuntimeError if another run has written it meanwhile, as it may where files cannot be locked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64decode
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -26,9 +26,8 @@ from headrace.jobs.opening import create_compressed, open_source, open_text
 from headrace.jobs.output_batches import batch_of_lines, json_value, rows_in_lines
 from headrace.jobs.parquet_tables import write_parquet
 from headrace.jobs.publishing import Move
-from headrace.jobs.reading import parquet_file, read_parquet, read_rows
+from headrace.jobs.reading import NO_ROWS, RowRanges, parquet_file, read_parquet, read_rows, rows_of_parquet
 from headrace.jobs.resume import ResumableOutput
-from headrace.jobs.row_ranges import NO_ROWS, RowRanges
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.text_tables import columns_of, csv_of, lines_of
 from headrace.rows.blocks import Block, Record
@@ -43,9 +42,7 @@ _CURE = "name a new file with --output in place of --into"
 class LetterOrder:
     """The places of dead letters are their ranks: the first of all has 0, whatever file it is in.
 
-    Args:
-        sources: files of dead letters.
-        cause: a text in those that are retried; None: all are.
+    Only those with the text ``cause`` are retried; None: all are.
 
     Raises:
         ConfigurationError: not all of them are dead letters of one output, once each; or none is of the cause.
@@ -98,13 +95,7 @@ class LetterOrder:
 
 
 class CompletedOutput(ResumableOutput):
-    """An earlier output that is replaced by one with more rows.
-
-    Args:
-        path: of it; local.
-        dead_letters: path of those that fail again; None: beside it.
-        job: as for ``ResumableOutput``; None: rows that are done do not outlive a run that fails.
-        order: of the dead letters.
+    """An earlier output that is replaced by one with more rows; without a ``job``, a run that fails keeps none.
 
     Raises:
         ConfigurationError: it is not there, or not the one that the dead letters are of.
@@ -152,8 +143,13 @@ class CompletedOutput(ResumableOutput):
         if self.format == "parquet":
             with open_source(self._old) as old_file:
                 typed = partial(_in_columns_of, parquet_file(old_file).schema_arrow)
+
+            def merged() -> Iterator[Any]:
+                old = (pyarrow.Table.from_batches([batch]) for batch in read_parquet(self._old, lambda *_: False))
+                return self._merged(old, map(typed, new()), befores)
+
             with storage.create(path) as file:
-                write_parquet(file, lambda: self._merged(_old_tables(self._old), map(typed, new()), befores), check)
+                write_parquet(file, merged, check)
             return path
         old = _old_lines(self._old)
         with create_compressed(path) as file:
@@ -170,22 +166,19 @@ class CompletedOutput(ResumableOutput):
 
     def _merged(self, old: Iterable[Any], new: Iterable[Any], befores: list[int]) -> Iterator[Any]:
         """Pieces of the old rows, with the new ones behind as many of them as ``befores`` says."""
-        rest, due, done = _NewRows(new), deque(Counter(befores).items()), 0
-        for piece in old:
-            start = 0
-            while due and due[0][0] < done + len(piece):
-                before, count = due.popleft()
-                yield piece[start : before - done]
-                yield from rest.take(count)
-                start = before - done
-            yield piece[start:]
+        old_rows, new_rows, done = _RowPieces(old), _RowPieces(new), 0
+        for before, count in Counter(befores).items():
+            yield from old_rows.take(before - done)
+            yield from new_rows.take(count)
+            done = before
+        for piece in old_rows.rest():
+            yield piece
             done += len(piece)
         if self._order.total not in (None, done):
             raise RuntimeError(f"{self.path} has changed during the run")
-        yield from rest.take(sum(count for _, count in due))
 
 
-class _NewRows:
+class _RowPieces:
     """Pieces of rows, from which any number of rows can be taken."""
 
     def __init__(self, pieces: Iterable[Any]) -> None:
@@ -199,6 +192,9 @@ class _NewRows:
             some, self._piece = self._piece[:count], self._piece[count:]
             count -= len(some)
             yield some
+
+    def rest(self) -> Iterator[Any]:
+        return chain([self._piece] if len(self._piece) else [], self._coming)
 
 
 def _place_of(letter: Any, path: str, number: int) -> tuple[int, int, int]:
@@ -214,10 +210,7 @@ def _place_of(letter: Any, path: str, number: int) -> tuple[int, int, int]:
 
 def _count(source: Source) -> int:
     try:
-        if source.format == "parquet":
-            with open_source(source) as file:
-                return int(parquet_file(file).metadata.num_rows)
-        return sum(map(len, _old_lines(source)))
+        return rows_of_parquet(source) if source.format == "parquet" else sum(map(len, _old_lines(source)))
     except Exception as error:
         raise ConfigurationError(f"--into: cannot read {source.path} as {source.format}: {error}") from error
 
@@ -257,11 +250,6 @@ def _csv_lines(old: Source, new: Callable[[], Iterable[Any]]) -> tuple[bytes, It
     columns = [*dict.fromkeys([*known, *columns_of(new())])]
     chunks = csv_of(new, old.delimiter, columns)
     return next(chunks, b""), _csv_records(map(_lines, chunks)), old.delimiter.encode() * (len(columns) - len(known))
-
-
-def _old_tables(source: Source) -> Iterator[Any]:
-    for batch in read_parquet(source, lambda *_: False):
-        yield pyarrow.Table.from_batches([batch])
 
 
 def _in_columns_of(schema: Any, table: Any) -> Any:

@@ -25,8 +25,7 @@ from headrace.jobs.files import Source, absolute, match, stamp
 from headrace.jobs.json_lines import JsonEncodeError, as_line, records_of
 from headrace.jobs.output_batches import batch_of_lines, lines_in
 from headrace.jobs.pipes import as_path, is_pipe
-from headrace.jobs.reading import SAMPLED_ROWS, InputSchema, read_blocks, read_rows
-from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.reading import SAMPLED_ROWS, InputSchema, RowRanges, read_blocks, read_rows
 from headrace.rows.blocks import BlockRow, BrokenLine, Record, Row, TriedRow, place_at
 from headrace.rows.files import CONTENT, is_of_file, row_of_file
 
@@ -39,7 +38,7 @@ _LINE = BrokenLine("", "", 0, ValueError()).row.keys()
 
 
 def completed(pieces: Iterable[tuple[Any, Any]], before: Callable[[Any], Any], total: int) -> Iterator[Any]:
-    """Dead letters that say where in the output their rows belong.
+    """Dead letters that say where in the output of ``total`` rows their own belong.
 
     Args:
         pieces: tables of dead letters, with the places of their rows in the input.
@@ -64,7 +63,7 @@ def position_of(place: BlockRow) -> dict[str, Any]:
     position = known or {"file": place.block.path, "row": place.place - place.block.place + place.block.first + 1}
     if isinstance(row, BrokenLine) and row.read_as is not None:
         position = {**position, "reading": {**row.read_as, "line": digest(row.line)}}
-    return {name: value for name, value in position.items() if name not in _OF_OUTPUT} | {"place": place.place}
+    return _without(position, *_OF_OUTPUT) | {"place": place.place}
 
 
 def position_in(letter: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -79,15 +78,13 @@ def digest(line: str) -> int:
 
 def line_of_letter(letter: Mapping[str, Any], place: int) -> str:
     """The line of a dead letter that stays one, at a place of another run's input."""
-    position = position_in(letter) or {}
-    kept = {name: value for name, value in position.items() if name not in _OF_OUTPUT}
-    rest = {name: value for name, value in letter.items() if name != "position"}
-    return as_line({**rest, "row": decoded(letter["row"]), "position": {**kept, "place": place}})[:-1].decode()
+    position = _without(position_in(letter) or {}, *_OF_OUTPUT) | {"place": place}
+    line = _without(letter, "position") | {"row": decoded(letter["row"]), "position": position}
+    return as_line(line)[:-1].decode()
 
 
-def without_reading(position: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The position of a row that can be read."""
-    return position and {name: value for name, value in position.items() if name != "reading"}
+def _without(values: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
 
 
 def decoded(value: Any, name: str = "row") -> Row:
@@ -151,10 +148,10 @@ def match_dead_letters(patterns: Sequence[str]) -> tuple[Source, ...]:
     Raises:
         ConfigurationError: a pattern matches nothing, or names a pipe.
     """
-    _refuse_pipes(absolute(as_path(pattern)) for pattern in patterns)  # before a pipe's missing extension is reported
-    sources = match(patterns)
-    _refuse_pipes(source.path for source in sources)
-    return tuple(source._replace(letters=True) for source in sources)
+    for path in [absolute(as_path(pattern)) for pattern in patterns]:
+        if is_pipe(path):
+            raise ConfigurationError(f"{path} is a pipe; write the dead letters that come through it to a file.")
+    return tuple(source._replace(letters=True) for source in match(patterns))
 
 
 def is_of_cause(letter: Any, cause: str | None) -> bool:
@@ -190,10 +187,6 @@ def others_in(sources: Sequence[Source], cause: str) -> RowRanges:
 def schema_of_letters(sources: Iterable[Source], types: Mapping[str, str]) -> InputSchema:
     """All columns of the first rows; several rows are read, since one may have failed for lack of a column.
 
-    Args:
-        sources: files of dead letters.
-        types: that columns of CSV are given now.
-
     Raises:
         ConfigurationError: a file cannot be read, or its first line is not a dead letter.
     """
@@ -206,7 +199,7 @@ def schema_of_letters(sources: Iterable[Source], types: Mapping[str, str]) -> In
                 if not isinstance(row, BrokenLine):
                     columns.update(dict.fromkeys(row))
                     content = (CONTENT,) if is_of_file(getattr(row, "position", None)) else content
-                elif number == 0 and not _is_letter(letter):
+                elif number == 0 and not (isinstance(letter, dict) and {"row", "stage", "message"} <= letter.keys()):
                     raise ValueError(
                         "its first line is no dead letter; headrace retry takes the dead letters of an earlier run, "
                         "and headrace run takes rows"
@@ -237,16 +230,6 @@ def read_dead_letters(source: Source, types: Mapping[str, str]) -> Iterator[list
         yield [_row_of(letter, source.path, number, types) for number, letter in numbered]
 
 
-def _refuse_pipes(paths: Iterable[str]) -> None:
-    for path in paths:
-        if is_pipe(path):
-            raise ConfigurationError(f"{path} is a pipe; write the dead letters that come through it to a file.")
-
-
-def _is_letter(letter: Record) -> bool:
-    return isinstance(letter, dict) and {"row", "stage", "message"} <= letter.keys()
-
-
 def _file_as_it_is(row: Row, position: Any) -> Row:
     """The row of a file that may have been corrected since; of one that is gone as it was."""
     with suppress(OSError):
@@ -261,16 +244,17 @@ def _row_of(letter: Record, path: str, number: int, types: Mapping[str, str]) ->
         row = decoded(letter["row"])
         attempts = int(letter.get("attempts") or 1)  # letters written without a count
         position = position_in(letter)
+        readable = position and _without(position, "reading")
         if letter["stage"] != "reading" or row.keys() != _LINE:
             row = _file_as_it_is(row, position) if is_of_file(position) else row
-            return TriedRow(row, attempts, without_reading(position))
+            return TriedRow(row, attempts, readable)
         line, file, place = (row[name] for name in _LINE)
         broken = BrokenLine(line, file, place, ValueError(letter["message"]), attempts, position=position)
         found = _reread(broken, types)
         if isinstance(found, BrokenLine):
             return found
         keys = (position or {}).get("reading", {}).get("keys", {})  # of folders' names
-        return TriedRow({**found, **keys}, attempts, without_reading(position))
+        return TriedRow({**found, **keys}, attempts, readable)
     except (KeyError, TypeError, ValueError) as error:
         wrong = ValueError(f"no dead letter: {type(error).__name__}: {error}")
         return BrokenLine(json.dumps(letter, default=str), path, number, wrong)

@@ -91,13 +91,11 @@ def open_source(source: Source) -> Iterator[BinaryIO]:
 
 
 def _decompressed(file: Any, compression: str | None) -> Any:
-    if compression is None:
-        return file
     if compression == "gzip":
         return gzip.open(file)
     if compression in _STREAMS:
         return _Streams(file, _STREAMS[compression])
-    return CompressedInputStream(PythonFile(file, mode="r"), compression)
+    return file if compression is None else CompressedInputStream(PythonFile(file, mode="r"), compression)
 
 
 class _Streams:
@@ -143,15 +141,15 @@ def _compressing(file: Any, compression: str | None) -> Any:
 class TextLines:
     """The lines of a text file, which can be looked at before they are taken; iterating takes one after the other.
 
-    Args:
-        file: open for reading; a byte-order mark at its beginning is passed over.
-        position: counts the bytes.
+    A byte-order mark at the file's beginning is passed over; ``position`` counts the bytes.
     """
 
     def __init__(self, file: BinaryIO, position: Position | None = None) -> None:
         self._file = file
         self._position = position or Position()
-        beginning = _first_bytes(file)
+        beginning = b""
+        while b"\n" not in beginning and len(beginning) < _LONGEST_BEGINNING and (chunk := file.read(_FIRST_BYTES)):
+            beginning += chunk
         self.beginning = beginning.removeprefix(codecs.BOM_UTF8)
         """At least the first line, unless it is longer than a megabyte."""
         self.start = len(beginning) - len(self.beginning)
@@ -177,9 +175,7 @@ class TextLines:
     def ahead(self, size: int = sys.maxsize, skip: int = 0) -> bytes:
         """The next lines without taking them: about ``size`` bytes of what has been read; empty at the end.
 
-        Args:
-            size: how many bytes, at least.
-            skip: how many bytes of lines to pass over: an error behind them is raised once they were taken.
+        Of lines to pass over there are ``skip`` bytes: an error behind them is raised once they were taken.
         """
         start = self._start + skip
         for text in self._texts:
@@ -257,13 +253,6 @@ def not_utf8(error: UnicodeDecodeError) -> UnicodeDecodeError:
     return error
 
 
-def _first_bytes(file: BinaryIO) -> bytes:
-    text = b""
-    while b"\n" not in text and len(text) < _LONGEST_BEGINNING and (chunk := file.read(_FIRST_BYTES)):
-        text += chunk
-    return text
-
-
 def _wrong_kind(beginning: bytes, file_format: str) -> str | None:
     """What a file is, and how to convert it, if it does not begin like a text file of its format."""
     for first, kind in _OTHER_KINDS.items():
@@ -285,9 +274,7 @@ def _wrong_kind(beginning: bytes, file_format: str) -> str | None:
 class InputShare:
     """The share of one run's input that is done, as far as this process has read it.
 
-    Args:
-        sizes: of the files in bytes, by path; None if nobody knows, as of a pipe.
-        limit: how many rows the run reads at most; None: all.
+    Files have ``sizes`` in bytes; None if nobody knows, as of a pipe. A run may have a ``limit`` of rows.
     """
 
     def __init__(self, sizes: Mapping[str, int | None], limit: int | None = None) -> None:

@@ -12,12 +12,14 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError
+from headrace.core.files import replacing
 from headrace.core.phases import Phase, during
 from headrace.jobs import storage
 from headrace.jobs.files import Source, absolute, dead_letters_path, delimiter_of, failed_path, location, output_format
 from headrace.jobs.job import Inputs, Report
 from headrace.jobs.letters import completed
 from headrace.jobs.opening import create_compressed
+from headrace.jobs.output_batches import batch_as_written
 from headrace.jobs.parquet_tables import letter_types, write_parquet
 from headrace.jobs.parts import CUT
 from headrace.jobs.publishing import Move, PublishError, put_in_place
@@ -25,6 +27,7 @@ from headrace.jobs.storage import prefetch
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.jobs.text_tables import csv_of, lines_of
 
+_ROWS_AT_ONCE = 1 << 16
 _LETTERS = "--output or --dead-letters"
 _LOG = logging.getLogger(__name__)
 
@@ -87,7 +90,13 @@ class Output:
         files = Files(self.path, self.dead_letters)
         self.failed_letters = files.failed_letters
         self._files = [files]
-        self._refuse_one_place()
+        if location(self.path) == location(self.dead_letters):
+            raise ConfigurationError("--output and --dead-letters are the same file; name two.")
+        if location(self.path) == location(self.failed_letters):
+            raise ConfigurationError(
+                f"--output is {self.path}, where the dead letters go if too many rows fail; choose another --output or "
+                "--dead-letters."
+            )
         folder, output_name = storage.split(self.path)
         self.folder = storage.join(folder, f".{output_name}.headrace-{name}")
         """Holds the parts; beside the output, so that a finished file only has to be renamed."""
@@ -95,16 +104,6 @@ class Output:
         letters_folder = storage.join(beside, f".{letters_name}.headrace-{name}")
         self._letters_folder = self.folder if beside == folder else letters_folder
         """Holds the finished dead letters, beside them."""
-
-    def _refuse_one_place(self) -> None:
-        place = location(self.path)
-        if place == location(self.dead_letters):
-            raise ConfigurationError("--output and --dead-letters are the same file; name two.")
-        if place == location(self.failed_letters):
-            raise ConfigurationError(
-                f"--output is {self.path}, where the dead letters go if too many rows fail; choose another --output or "
-                "--dead-letters."
-            )
 
     def sources_written_as(self, kind: str) -> Container[int]:
         """The numbers of the sources whose output has a format."""
@@ -185,8 +184,9 @@ class Output:
             check()  # raises again if it was what failed
             self.keeps_parts = True
             why = f"({type(error).__name__}: {error})"
-            message = f"the rows are done, but their files could not be joined {why}.{self._where_parts_are()}"
-            raise PublishError(message) from error
+            raise PublishError(
+                f"the rows are done, but their files could not be joined {why}.{self._where_parts_are}"
+            ) from error
         return report
 
     def clean(self) -> None:
@@ -196,6 +196,7 @@ class Output:
                 for folder in {self.folder, self._letters_folder}:
                     _remove(folder)
 
+    @property
     def _where_parts_are(self) -> str:
         return (
             f" The parts in {self.folder} have every row, as record batches of Arrow, with its place in the input; "
@@ -208,16 +209,15 @@ class Output:
         What an end by force leaves is an earlier output and new letters, or a new output and earlier letters: a file
         of letters is removed last.
         """
-        moves = []
-        for files in self._files:
-            rows = stored if files.source is None else stored.of(files.source)
-            moves += self._moves(files, rows, check)
+        moves = [move for files in self._files for move in self._moves(files, stored.of(files.source), check)]
         return sorted(moves, key=lambda move: move.removes)
 
     def _moves(self, files: Files, rows: StoredOutput, check: Callable[[], None]) -> list[Move]:
-        good = self._scratch(self.folder, files.path, files)
-        bad, old = (
-            self._scratch(self._letters_folder, path, files) for path in (files.dead_letters, files.failed_letters)
+        number = "" if files.source is None else f"{files.source}-"
+        folders = self.folder, self._letters_folder, self._letters_folder
+        good, bad, old = (  # whose prefix tells them from parts
+            storage.join(folder, f"joined-{number}{storage.split(path)[1]}")
+            for folder, path in zip(folders, (files.path, files.dead_letters, files.failed_letters), strict=True)
         )
         has_letters = self._has_letters(rows)
         if has_letters:
@@ -247,11 +247,6 @@ class Output:
             return (table for _, table in rows.pieces_of_letters())
         return completed(rows.pieces_of_letters(), rows.good.places.rank, len(rows.good.places))
 
-    def _scratch(self, folder: str, path: str, files: Files) -> str:
-        """The path of a finished file in a folder; its prefix avoids collisions, such as with parts."""
-        number = "" if files.source is None else f"{files.source}-"
-        return storage.join(folder, f"joined-{number}{storage.split(path)[1]}")
-
 
 def write_tables(
     path: str, tables: Callable[[], Iterable[Any]], check: Callable[[], None], types: dict[str, Any] | None = None
@@ -267,6 +262,22 @@ def write_tables(
         for chunk in coming:
             check()
             file.write(chunk)
+
+
+def write_rows(rows: Any, path: str) -> None:
+    """Writes the rows of a ``Diff`` to a local file: JSON lines, CSV or Parquet, by its extension.
+
+    Raises:
+        ConfigurationError: another extension, or the file cannot be written.
+    """
+    output_format(path)  # refuses an ending under the name that the user gave
+    batches = rows.combine_chunks().to_batches(_ROWS_AT_ONCE)
+    tables = [type(rows).from_batches([batch_as_written(batch)]) for batch in batches]
+    try:
+        with replacing(path) as part:
+            write_tables(part, lambda: tables, lambda: None)
+    except OSError as error:
+        raise ConfigurationError(f"--output: cannot write {path}: {error.strerror or error}.") from error
 
 
 def _remove(folder: str) -> None:

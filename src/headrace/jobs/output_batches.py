@@ -20,7 +20,7 @@ import pyarrow.compute
 
 from headrace.jobs.json_lines import as_line
 from headrace.rows.blocks import Block
-from headrace.rows.examples import PREDICTION, answer_of, exploded, exploded_all, exploded_array
+from headrace.rows.examples import PREDICTION, answer_of, exploded, exploded_all
 from headrace.rows.values import (
     array_of,
     as_values,
@@ -50,13 +50,7 @@ def json_value(value: Any) -> Any:
 
 
 def kept_columns(batch: Any, keep: tuple[str, ...] | None, *, typed: bool = False) -> dict[str, Any]:
-    """The columns to keep of a record batch.
-
-    Args:
-        batch: of Arrow's.
-        keep: the names; None: all.
-        typed: whether they stay as they are; else None stands for a column that JSON has no type for.
-    """
+    """The columns to keep of a record batch, or all; None in place of one without a type in JSON, unless ``typed``."""
     names = batch.schema.names
     missing = pyarrow.nulls(batch.num_rows)
     columns = {name: batch.column(name) if name in names else missing for name in (names if keep is None else keep)}
@@ -80,11 +74,10 @@ def batch_of_block(columns: dict[str, Any], predictions: Any, model_id: str | No
     if isinstance(predictions, list):
         answers, own = zip(*map(answer_of, predictions), strict=True)
         model_ids = [model_id if one is None else one for one in own]
-        some: dict[str, Any] = exploded_all(answers) if explode else {PREDICTION: answers}
-        if explode and any(tuple(exploded(one)) != tuple(some) for one in answers):
-            return None
-    else:
-        some = exploded_array(predictions) if explode else {PREDICTION: predictions}
+        predictions = answers
+    some = exploded_all(predictions) if explode else {PREDICTION: predictions}
+    if explode and isinstance(predictions, tuple) and any(tuple(exploded(one)) != tuple(some) for one in predictions):
+        return None
     found = {**columns, **{name: column_of_predictions(values) for name, values in some.items()}}
     if (kinds := set(map(type, model_ids))) != {type(None)}:
         found["model_id"] = _texts(model_ids, len(predictions)) if kinds == {str} else None

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby, islice, repeat
 from operator import itemgetter
 from typing import Any, BinaryIO
@@ -23,12 +23,11 @@ import pyarrow.ipc
 from headrace.core.phases import Phase, during
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.jobs import storage
-from headrace.jobs.direct_parquet import DirectParquet
 from headrace.jobs.job import FIRST_ROWS
 from headrace.jobs.json_lines import JsonEncodeError, as_line
 from headrace.jobs.letters import Tracebacks, line_of, unwritten
 from headrace.jobs.output_batches import batch_of_block, batch_of_lines, kept_columns
-from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS
+from headrace.jobs.parquet_tables import GROUP_BYTES, GROUP_ROWS, DirectParquet
 from headrace.jobs.publishing import sync
 from headrace.rows.blocks import Block, BlockRow, Row
 from headrace.rows.examples import PREDICTION, answer_of, exploded
@@ -46,24 +45,22 @@ CUT = "cut"
 """A file beside the parts of a run whose first rows have all failed: it has left out others."""
 
 
+@dataclass
 class PartWriter:
-    """Writes rows into a part file, which the first of them creates.
+    """Writes rows into a part file, which the first of them creates."""
 
-    Args:
-        folder: of the parts.
-        kind: of ``KINDS``.
-        durable: whether rows outlive the end of this process, but for those of the last second; the folder is local.
-        paid: whether durable rows do so at once.
-        direct: the output's own file, which takes chunks of columns as long as they fit.
-    """
+    folder: str
+    kind: str
+    """Of ``KINDS``."""
+    durable: bool = False
+    """Whether rows outlive the end of this process, but for those of the last second; the folder is local."""
+    paid: bool = False
+    """Whether durable rows do so at once."""
+    direct: DirectParquet | None = None
+    """The output's own file, which takes chunks of columns as long as they fit."""
 
-    def __init__(
-        self, folder: str, kind: str, *, durable: bool = False, paid: bool = False, direct: DirectParquet | None = None
-    ) -> None:
-        self._folder = folder
-        self._path = storage.join(folder, f"{uuid.uuid4().hex}.{kind}")
-        self._durable, self._paid = durable, durable and paid
-        self._direct = direct
+    def __post_init__(self) -> None:
+        self._path = storage.join(self.folder, f"{uuid.uuid4().hex}.{self.kind}")
         self._sync_at = 0.0
         """When the next rows go to the disk."""
         self._has_failed = False
@@ -92,17 +89,17 @@ class PartWriter:
         self._sync_at = 0.0
         with self._adding():
             self._write_chunk()
-            if self._direct is not None:
-                self._direct.close()
+            if self.direct is not None:
+                self.direct.close()
         if self._file is not None:
             self._file.close()
 
     def abandon(self) -> None:
         """Closes the part of a bundle that failed; if the part is durable, its rows count."""
         with suppress(Exception):  # what failed the bundle is the error to report
-            if self._durable and not self._has_failed:
+            if self.durable and not self._has_failed:
                 self.finish()
-        for file in (self._direct, self._file):
+        for file in (self.direct, self._file):
             with suppress(Exception):
                 if file is not None:
                     file.close()
@@ -112,8 +109,8 @@ class PartWriter:
         try:
             yield
             self._rows, self._bytes = self._rows + rows, self._bytes + size
-            is_due = self._durable and time.monotonic() >= self._sync_at
-            if is_due or self._paid or self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            is_due = self.durable and time.monotonic() >= self._sync_at
+            if is_due or (self.durable and self.paid) or self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
                 self._write_chunk()
             if is_due and self._file is not None:
                 os.fsync(self._file.fileno())
@@ -141,54 +138,46 @@ class PartWriter:
         some, batches = zip(*self._chunk, strict=True)
         self._chunk, self._rows, self._bytes = [], 0, 0
         table = pyarrow.Table.from_batches(batches)
-        batch = None if self._direct is None else self._direct.add(table)
+        batch = None if self.direct is None else self.direct.add(table)
         if batch is None:
             (batch,) = table.combine_chunks().to_batches()
         if self._file is None:
             self._file = storage.create(self._path)
-            if self._durable:
-                sync(self._folder)
+            if self.durable:
+                sync(self.folder)
         schema = batch.schema.insert(0, pyarrow.field("place", pyarrow.int64()))
         columns = [numbers_as_array(numpy.concatenate(some)), *batch.columns]
         stream = pyarrow.ipc.new_stream(self._file, schema)
         stream.write_batch(pyarrow.RecordBatch.from_arrays(columns, schema=schema))
         stream.close()  # not after an error: it would add to what is not whole
-        if self._durable:
+        if self.durable:
             self._file.flush()
 
 
+@dataclass
 class OutcomeWriter:
-    """Writes the outcomes of a bundle into parts: predictions, dead letters, skipped rows.
+    """Writes the outcomes of a bundle into parts: predictions, dead letters, skipped rows."""
 
-    Args:
-        folder: of the parts.
-        keep: the input columns to output; None: all.
-        resume: whether parts are durable.
-        all_may_fail: whether a bundle whose first rows all fail goes on.
-        paid: whether predictions are paid for: durable parts write each at once, and interrupts wait for requests.
-        no_bytes: numbers of the sources whose output cannot hold bytes: rows with them become dead letters.
-        typed: numbers of the sources whose output keeps the types of the input's columns.
-        explode: whether predictions of several values become several columns.
-    """
+    folder: str
+    """Of the parts."""
+    keep: tuple[str, ...] | None
+    """The input columns to output; None: all."""
+    resume: bool
+    """Whether parts are durable."""
+    all_may_fail: bool = False
+    """Whether a bundle whose first rows all fail goes on."""
+    paid: bool = False
+    """Whether predictions are paid for: durable parts write each at once, and interrupts wait for requests."""
+    no_bytes: Container[int] = ()
+    """Numbers of the sources whose output cannot hold bytes: rows with them become dead letters."""
+    typed: Container[int] = ()
+    """Numbers of the sources whose output keeps the types of the input's columns."""
+    explode: bool = False
+    """Whether predictions of several values become several columns."""
+    is_direct: bool = False
+    """Whether one bundle brings all rows of a Parquet file, which can be written at once."""
 
-    def __init__(
-        self,
-        folder: str,
-        keep: tuple[str, ...] | None,
-        *,
-        resume: bool,
-        all_may_fail: bool = False,
-        paid: bool = False,
-        no_bytes: Container[int] = (),
-        typed: Container[int] = (),
-        explode: bool = False,
-    ) -> None:
-        self._explode = explode
-        self._no_bytes, self._typed = no_bytes, typed
-        self._folder, self._keep = folder, keep
-        self._resume = resume
-        self.all_may_fail = all_may_fail
-        self.paid = paid
+    def __post_init__(self) -> None:
         self.failed = self.others = 0
         """How many of the bundle's rows are dead letters, and how many are not."""
         self._parts: list[PartWriter] = []
@@ -197,8 +186,6 @@ class OutcomeWriter:
         """Of the last rows that were to be written in columns; None: they could not."""
         self._steady, self._changes = _MANY_ROWS, 0
         """How many rows had it, and how often it has changed."""
-        self.is_direct = False
-        """Whether one bundle brings all rows of a Parquet file, which can be written at once."""
 
     def has_only_failed(self) -> bool:
         """Whether the bundle is to read no further: what fails a thousand times fails the rest, too."""
@@ -208,9 +195,9 @@ class OutcomeWriter:
         """Starts a bundle's parts."""
         self.abandon()
         self.failed = self.others = 0
-        direct = DirectParquet(storage.join(self._folder, "direct.parquet")) if self.is_direct else None
+        direct = DirectParquet(storage.join(self.folder, "direct.parquet")) if self.is_direct else None
         self._good, self._bad, self._skipped = self._parts = [
-            PartWriter(self._folder, kind, durable=self._resume, paid=self.paid, direct=one)
+            PartWriter(self.folder, kind, durable=self.resume, paid=self.paid, direct=one)
             for kind, one in zip(KINDS, (direct, None, None), strict=True)
         ]
 
@@ -254,13 +241,13 @@ class OutcomeWriter:
 
     def _write_rows(self, block: Block, places: Any, values: Any, model_id: str | None) -> None:
         """Writes rows of a block in columns, or as lines of JSON: few rows, and values that no column holds."""
-        batch, is_typed = block.typed if block.batch is None else block.batch, block.source in self._typed
+        batch, is_typed = block.typed if block.batch is None else block.batch, block.source in self.typed
         fewest = _MANY_ROWS if self._changes >= _OFTEN else 0 if is_typed else _FEWEST_IN_COLUMNS
         kept: dict[str, Any] = {}
         if batch is not None and (is_typed or len(places) >= fewest):
-            kept = kept_columns(_taken(batch, places - block.place), self._keep, typed=is_typed)
+            kept = kept_columns(_taken(batch, places - block.place), self.keep, typed=is_typed)
         if batch is not None and len(places) >= fewest:
-            found = batch_of_block(kept, values, model_id, explode=self._explode)
+            found = batch_of_block(kept, values, model_id, explode=self.explode)
             schema = None if found is None else found.schema
             if schema != self._schema:
                 self._changes += self._steady < _MANY_ROWS
@@ -277,11 +264,11 @@ class OutcomeWriter:
         elif lines := self._lines_of(rows, repeat({}), values, model_id):
             written = numpy.array([place for place, _ in lines], numpy.int64)
             if len(written) < len(places):
-                kept = kept_columns(_taken(batch, written - block.place), self._keep, typed=True)
+                kept = kept_columns(_taken(batch, written - block.place), self.keep, typed=True)
             self._good.write(written, batch_of_lines([text for _, text in lines], kept))
 
     def _kept(self, record: Row) -> Row:
-        return record if self._keep is None else {name: record.get(name) for name in self._keep}
+        return record if self.keep is None else {name: record.get(name) for name in self.keep}
 
     def _lines_of(
         self, rows: list[BlockRow], records: Iterable[Row], values: Iterable[Any], fallback: str | None
@@ -292,9 +279,9 @@ class OutcomeWriter:
             prediction, model_id = answer_of(value)
             model_id = fallback if model_id is None else model_id
             try:
-                some = exploded(prediction) if self._explode else {PREDICTION: prediction}
+                some = exploded(prediction) if self.explode else {PREDICTION: prediction}
                 more = {} if model_id is None else {"model_id": model_id}
-                line = as_line({**record, **some, **more}, bytes_too=row.block.source not in self._no_bytes)
+                line = as_line({**record, **some, **more}, bytes_too=row.block.source not in self.no_bytes)
             except JsonEncodeError as error:
                 self._write_letter(row, unwritten(error, model_id))
             else:

@@ -21,16 +21,13 @@ class EmptyPipeError(ConfigurationError):
 
 
 class Pipe:
-    """A pipe whose beginning can be read repeatedly, until the final reading.
-
-    Args:
-        path: of a FIFO, or of a descriptor of this process; opened by the first read.
-    """
+    """A FIFO or a descriptor of this process, whose beginning can be read repeatedly, until the final reading."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor: int | None = None
-        self._seen = io.BytesIO()
+        self.seen = io.BytesIO()
+        """What was read before the final reading."""
         self.is_taken = False
         """Whether the next reading is the final one."""
         self._has_begun = False
@@ -41,7 +38,7 @@ class Pipe:
         Raises:
             EmptyPipeError: the pipe ended without a single byte.
         """
-        if seen := self._seen.read(size):
+        if seen := self.seen.read(size):
             return seen
         if self._descriptor is None:
             # An inherited descriptor is used directly: what it refers to (a socket) may have no path.
@@ -60,14 +57,10 @@ class Pipe:
                 "failed; run it by itself to see why. If there are no rows on purpose, give an empty file."
             )
         if self.is_taken:
-            self._seen = io.BytesIO()
+            self.seen = io.BytesIO()
         else:
-            self._seen.write(chunk)
+            self.seen.write(chunk)
         return chunk
-
-    def rewind(self) -> None:
-        """Returns to the beginning."""
-        self._seen.seek(0)
 
     def close(self) -> None:
         """Closes the descriptor if this object opened it."""
@@ -122,7 +115,7 @@ def opened(path: str) -> Iterator[Pipe]:
     if path not in _pipes:
         raise OSError("it is a pipe, which can be read only once, and by the process only that was given it")
     pipe = _pipes[path]
-    pipe.rewind()
+    pipe.seen.seek(0)
     try:
         yield pipe
     finally:

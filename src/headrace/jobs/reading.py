@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, groupby, islice
+from itertools import accumulate, chain, groupby, islice
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
+import numpy
 import pyarrow
 import pyarrow.parquet
 
@@ -19,10 +20,18 @@ from headrace.jobs.csv_records import TEXT, CsvRecords, Quoted, types_of_sample,
 from headrace.jobs.files import Key, Part, Source
 from headrace.jobs.json_lines import read_json_blocks
 from headrace.jobs.opening import Position, open_source, open_text, positions
-from headrace.jobs.row_ranges import NO_ROWS, RowRanges
 from headrace.jobs.storage import is_remote
 from headrace.rows import files
-from headrace.rows.blocks import Block, BrokenLine, Record, Row, types_of_schema, types_of_values
+from headrace.rows.blocks import (
+    NUMBER_BITS,
+    Block,
+    BrokenLine,
+    Record,
+    Row,
+    place_at,
+    types_of_schema,
+    types_of_values,
+)
 from headrace.rows.columns import Fit
 from headrace.rows.values import array_of
 
@@ -36,6 +45,60 @@ _ROWS = 1 << 16
 _BYTES = 1 << 24
 _SPARK = b"org.apache.spark.version"
 """Marks files of Spark. Their INT96 times are read as microseconds: as nanoseconds, years after 2262 would overflow."""
+
+
+class RowRanges:
+    """An immutable set of places of rows in the input; 16 bytes for each range of neighbours, which may overlap."""
+
+    def __init__(self, starts: Any = (), stops: Any = ()) -> None:
+        starts, stops = (numpy.asarray(ends, dtype=numpy.int64) for ends in (starts, stops))
+        order = numpy.argsort(starts, kind="stable")
+        starts, stops = starts[order], numpy.maximum.accumulate(stops[order])
+        first = numpy.ones(len(starts), dtype=bool)
+        first[1:] = starts[1:] > stops[:-1]
+        last = numpy.roll(first, -1)
+        self.starts, self.stops = starts[first], stops[last]
+
+    def __len__(self) -> int:
+        return int((self.stops - self.starts).sum())
+
+    def __contains__(self, place: int) -> bool:
+        return bool(self.have(place))
+
+    def have(self, places: Any) -> Any:
+        """For each of some places whether it is in the set."""
+        before = numpy.searchsorted(self.starts, places, "right")
+        return numpy.append(0, self.stops)[before] > places
+
+    def rank(self, places: Any) -> Any:
+        """How many places of the set come before each of some places."""
+        sizes = self.stops - self.starts
+        starts, sizes, ranks = (numpy.append(0, ends) for ends in (self.starts, sizes, numpy.cumsum(sizes) - sizes))
+        found = numpy.searchsorted(self.starts, places, "right")
+        return ranks[found] + numpy.minimum(places - starts[found], sizes[found])
+
+    def __or__(self, other: RowRanges) -> RowRanges:
+        return RowRanges(numpy.concatenate([self.starts, other.starts]), numpy.concatenate([self.stops, other.stops]))
+
+    def missing(self, source: int, start: int = 0, stop: int = sys.maxsize) -> Iterator[tuple[int, int]]:
+        """Ranges of row numbers of a source, between ``start`` and ``stop``, that are not in the set."""
+        base = place_at(source, 0)
+        end = base + min(stop, 1 << NUMBER_BITS)
+        first, last = numpy.searchsorted(self.stops, base + start, "right"), numpy.searchsorted(self.starts, end)
+        for there, gone in zip(self.starts[first:last].tolist(), self.stops[first:last].tolist(), strict=True):
+            if start < there - base:
+                yield start, there - base
+            start = max(start, gone - base)
+        if start < stop:
+            yield start, stop
+
+    def gaps(self) -> list[int]:
+        """Starts of ranges that do not begin their source: rows before them are missing."""
+        within = self.starts & ((1 << NUMBER_BITS) - 1) != 0
+        return [int(place) for place in self.starts[within]]
+
+
+NO_ROWS = RowRanges()
 
 
 class InputSchema(NamedTuple):
@@ -87,15 +150,9 @@ def infer_schema(sources: Sequence[Source]) -> InputSchema:
 
 
 def fits_columns(sources: Sequence[Source], types: Mapping[str, str], stated: Mapping[str, Any], fit: Fit) -> bool:
-    """Whether a model can take the columns that it sees of the files.
+    """Whether a model can take the columns that it sees of files; of CSV with these types, of others as ``stated``.
 
     Dead letters and files are rows as they are; the rows of a pipe must not wait for others.
-
-    Args:
-        sources: the files.
-        types: of CSV's columns.
-        stated: what the columns hold, as other files state it.
-        fit: what the model takes.
     """
     if not fit.names or not sources or any(one.letters or one.files or pipes.is_pipe(one.path) for one in sources):
         return False
@@ -152,12 +209,8 @@ def read_blocks(
 ) -> Iterator[Block]:
     """The blocks of a file, in order; holds a few megabytes of a text file in memory, or of a Parquet row group.
 
-    Args:
-        source: the file.
-        index: of the source, counted from 0.
-        types: of a CSV file's columns, but for those of text.
-        done: places of rows to leave out.
-        names: the columns that the model sees, if it sees columns.
+    CSV's columns have these types, or text. Places that are ``done`` are left out; ``names`` are the columns that the
+    model sees, if it sees columns.
     """
     first, rows, *_ = source.part or _WHOLE
 
@@ -232,36 +285,30 @@ def _list_files(source: Source) -> Iterator[Any]:
 
 
 def read_parquet(source: Source, is_done: Callable[[int, int], bool]) -> Iterator[Any]:
-    """Record batches; a number stands for that many rows of row groups that are already done.
-
-    Args:
-        source: the file.
-        is_done: whether the rows of the file from one number up to another are done.
-    """
+    """Record batches; a number stands for that many rows of row groups that are done, from one number up to another."""
     with open_source(source) as file:
         parquet = parquet_file(file)
         position = positions[source.path] = Position(read=parquet.metadata.num_rows)
-        groups, end = [], 0
-        for index in range(parquet.num_row_groups):
-            start, end = end, end + parquet.metadata.row_group(index).num_rows
-            groups.append((is_done(start, end), end - start, index))
-        size = _rows_at_once(parquet.metadata)
-        for are_done, some in groupby(groups, lambda group: group[0]):
-            _, sizes, indexes = zip(*some, strict=True)
+        groups = [parquet.metadata.row_group(index) for index in range(parquet.num_row_groups)]
+        ends = [0, *accumulate(group.num_rows for group in groups)]
+        row_bytes = sum(group.total_byte_size for group in groups) / max(1, ends[-1])
+        size = max(1, min(_ROWS, int(_BYTES / max(1.0, row_bytes))))
+        for are_done, some in groupby(range(len(groups)), lambda index: is_done(ends[index], ends[index + 1])):
+            indexes = list(some)
             if are_done:
-                position.done += sum(sizes)
-                yield sum(sizes)
+                rows = ends[indexes[-1] + 1] - ends[indexes[0]]
+                position.done += rows
+                yield rows
                 continue
-            for batch in parquet.iter_batches(size, row_groups=list(indexes), use_threads=False):
+            for batch in parquet.iter_batches(size, row_groups=indexes, use_threads=False):
                 position.done += len(batch)
                 yield batch
 
 
-def _rows_at_once(metadata: Any) -> int:
-    """Rows per batch, limited by their average size."""
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    size = sum(group.total_byte_size for group in groups) / max(1, metadata.num_rows)
-    return max(1, min(_ROWS, int(_BYTES / max(1.0, size))))
+def rows_of_parquet(source: Source) -> int:
+    """How many rows a Parquet file has."""
+    with open_source(source) as file:
+        return int(parquet_file(file).metadata.num_rows)
 
 
 def parquet_file(file: BinaryIO) -> Any:

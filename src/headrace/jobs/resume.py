@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from headrace.core.errors import ConfigurationError, UnsupportedError
 from headrace.core.files import is_at
+from headrace.jobs import storage
 from headrace.jobs.files import absolute, location
 from headrace.jobs.job import Report
 from headrace.jobs.output import Output
@@ -36,10 +37,9 @@ class ResumableOutput(Output):
     """An output whose scratch folder has a fixed name for the next run to find; one run at a time may use it.
 
     Args:
-        path: of the predictions; local.
-        dead_letters: path of the dead letters.
+        path, dead_letters: as of ``Output``, but local.
         job: everything that determines the predictions, by the user's name for it; values are JSON.
-        kind: part of the scratch folder's name.
+        kind: part of the folder's name.
         keeps: whether the next run continues.
 
     Raises:
@@ -100,11 +100,7 @@ class ResumableOutput(Output):
             raise
 
     def _start_or_resume(self) -> None:
-        try:
-            with open(self._job_path, encoding="utf-8") as file:
-                then = json.load(file)
-        except FileNotFoundError:  # no earlier run, or its folder was being removed
-            then = None
+        then = read_json(self._job_path)  # None: no earlier run, or its folder was being removed
         with suppress(FileNotFoundError):
             os.remove(os.path.join(self.folder, CUT))  # this run tries the others
         self.earlier_rows = len(StoredOutput.find(self.folder).places) if then is not None and self._keeps else 0
@@ -128,8 +124,16 @@ class ResumableOutput(Output):
         os.replace(path + ".new", path)
         sync(self.folder)
 
-    def _where_parts_are(self) -> str:
-        return ""
+    _where_parts_are = ""
+
+
+def read_json(path: str) -> Any:
+    """What a file of JSON holds; None if there is none."""
+    with suppress(FileNotFoundError):  # it may go in between
+        if storage.exists(path):
+            with storage.open_file(path) as file:
+                return json.load(file)
+    return None
 
 
 def digests(values: Mapping[str, Any]) -> dict[str, str]:
@@ -144,8 +148,7 @@ def digest(value: Any) -> str:
 
 def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The names of values that are not what they were."""
-    missing = object()
-    return [name for name in {**then, **now} if then.get(name, missing) != now.get(name, missing)]
+    return [name for name in {**then, **now} if then.get(name) != now.get(name)]
 
 
 def _locked(folder: str) -> BinaryIO:

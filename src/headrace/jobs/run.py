@@ -20,9 +20,8 @@ from headrace.jobs.opening import InputShare
 from headrace.jobs.output import Output
 from headrace.jobs.parts import OutcomeWriter
 from headrace.jobs.pipes import as_name, is_pipe
-from headrace.jobs.reading import fits_columns
+from headrace.jobs.reading import NO_ROWS, RowRanges, fits_columns
 from headrace.jobs.resume import ResumableOutput
-from headrace.jobs.row_ranges import RowRanges
 from headrace.jobs.splits import Splits
 from headrace.jobs.steps import BlockReader, Loop, RunSteps
 from headrace.jobs.storage import is_remote
@@ -85,7 +84,8 @@ class Run:
         """How many rows of the input are left out, dead letters of another cause."""
         if rest is not None:
             self.notes.append(f"dead letters of other causes stay: {len(rest):,}")
-        steps, self.is_columnar = _steps(job, self.output, order, self._earlier, rest)
+        steps = _steps(job, self.output, order, self._earlier, rest)
+        self.is_columnar = steps.reader.fit is not None
         """Whether rows are processed in columns."""
         if isinstance(self.output, FolderOutput):
             job = replace(job, sources=self.output.pending)
@@ -265,8 +265,8 @@ def _runs_elsewhere(job: Job) -> bool:
 
 def _steps(
     job: Job, output: Output, order: LetterOrder | None, earlier: Earlier | None, rest: RowRanges | None
-) -> tuple[RunSteps, bool]:
-    """The steps, and whether they take blocks as columns: only if the results are the same as those of rows."""
+) -> RunSteps:
+    """The steps; they take blocks as columns only if the results are the same as those of rows."""
     handler = over_rows(job.handler, job.examples, job.reserved)  # raises for handlers that cannot run over rows
     batching = batching_over_rows(job.handler, job.batch_sizes)
     examples, fit = job.examples, None
@@ -295,7 +295,7 @@ def _steps(
     )
     resume, folder = isinstance(output, ResumableOutput), output.folder
     spec = stoppable(catching(prepare(handler, request), Exception))
-    reader = BlockReader(job, folder, fit, order, rest, resume=resume, reads_ahead=not spec.isolated, earlier=earlier)
+    reader = BlockReader(job, folder, fit, order, rest or NO_ROWS, earlier, resume, reads_ahead=not spec.isolated)
     writer = OutcomeWriter(
         folder,
         job.keep,
@@ -306,4 +306,4 @@ def _steps(
         typed=output.sources_written_as("parquet"),
         explode=job.explode,
     )
-    return RunSteps(spec, reader, writer), fit is not None
+    return RunSteps(spec, reader, writer)

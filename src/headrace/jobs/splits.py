@@ -40,12 +40,7 @@ def part_bytes(left: int, total: int, workers: int) -> int:
 
 
 class Splits:
-    """The parts of a job's files, in order, and how much of them is done; a file that cannot be cut is one part.
-
-    Args:
-        sources: the files.
-        workers: how many take parts.
-    """
+    """The parts of a job's files, in order, and how much of them is done; a file that cannot be cut is one part."""
 
     def __init__(self, sources: Sequence[Source], workers: int) -> None:
         self._sources = sources
@@ -101,12 +96,7 @@ class Splits:
         return part_bytes(self._left, self._total, self._workers)
 
     def _of_rows(self, ends: Sequence[int], size: int) -> Iterator[Part]:
-        """Whole row groups, or a few pieces of a large one: each worker reads a group from its beginning.
-
-        Args:
-            ends: how many rows there are up to the end of each group.
-            size: of the file, in bytes.
-        """
+        """Whole row groups with these ends, or a few pieces of a large one: each is read from its beginning."""
         before, row, total = self._left, 0, ends[-1] if ends else 0
         while row < total:
             group = bisect_right(ends, row)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
+from dataclasses import InitVar, dataclass
 from itertools import chain, islice, takewhile
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,8 +21,7 @@ from headrace.jobs.job import CancelledError, Job, cancelled, refuse_if_cancelle
 from headrace.jobs.letters import read_dead_letters
 from headrace.jobs.parts import OutcomeWriter, leave_mark
 from headrace.jobs.pipes import as_name, is_pipe
-from headrace.jobs.reading import placed, read_blocks
-from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.reading import RowRanges, placed, read_blocks
 from headrace.jobs.storage import prefetch
 from headrace.jobs.stored_rows import StoredOutput
 from headrace.metrics.totals import Totals
@@ -54,13 +54,7 @@ class RunSteps(NamedTuple):
 
 
 class SourceBundle:
-    """Reads sources into a bundle of the runtime, and writes its outcomes into parts; used by one thread.
-
-    Args:
-        steps: how to read and write.
-        bundle: of the runtime, a new one.
-        observer: of that one.
-    """
+    """Reads sources into a new bundle of the runtime, and writes its outcomes into parts; used by one thread."""
 
     def __init__(self, steps: RunSteps, bundle: AnyBundle, observer: Observer | None = None) -> None:
         self._reader, self._writer = steps.reader, steps.writer
@@ -72,8 +66,7 @@ class SourceBundle:
     def batches(self, sources: Iterable[tuple[int, Source]]) -> Generator[None, None, None]:
         """Runs the rows of sources, or some if the bundle's first rows all fail; pauses when outcomes were written.
 
-        Args:
-            sources: the files, each with its index, counted from 0; the next one is asked for before one is done.
+        Each source comes with its index; the next one is asked for before one is done.
 
         Raises:
             CancelledError: the job was cancelled.
@@ -124,46 +117,33 @@ class SourceBundle:
         return self._is_cut
 
 
+@dataclass
 class BlockReader:
-    """Reads files into blocks of rows.
+    """Reads files into blocks of rows."""
 
-    Args:
-        job: what to run.
-        folder: of the output's parts.
-        fit: what a model takes of blocks; None: it takes rows.
-        order: of dead letters, in which their places are counted; None: as they come.
-        rest: places of rows that are not to be read.
-        resume: whether to leave out the rows that earlier runs finished.
-        reads_ahead: whether this process reads the contents of files that are rows.
-        earlier: the output whose predictions are taken over; None: none are.
-    """
+    job: InitVar[Job]
+    folder: str
+    """Of the output's parts."""
+    fit: Fit | None
+    """What a model takes of blocks; None: it takes rows."""
+    order: LetterOrder | None
+    """Of dead letters, in which their places are counted; None: as they come."""
+    rest: RowRanges
+    """Places of rows that are not to be read."""
+    earlier: Earlier | None
+    """The output whose predictions are taken over; None: none are."""
+    resume: bool
+    """Whether to leave out the rows that earlier runs finished."""
+    reads_ahead: InitVar[bool]
+    """Whether this process reads the contents of files that are rows."""
 
-    def __init__(
-        self,
-        job: Job,
-        folder: str,
-        fit: Fit | None,
-        order: LetterOrder | None = None,
-        rest: RowRanges | None = None,
-        *,
-        resume: bool,
-        reads_ahead: bool = True,
-        earlier: Earlier | None = None,
-    ) -> None:
-        self.earlier = earlier
-        self._left = sys.maxsize if job.limit is None else job.limit
-        self._stop_at = job.stop_at
-        self._types = dict(job.types)
+    def __post_init__(self, job: Job, reads_ahead: bool) -> None:
         self.has_pipes = any(is_pipe(source.path) for source in job.sources)
-        self.folder = folder
-        self._resume = resume
-        self._rest = rest or RowRanges()
-        self._done: RowRanges | None = None if resume else self._rest
-        """The places of rows that are not read, as earlier runs finished them; None: nobody has looked yet."""
-        self._fit = fit
-        self._lengths = job.length_column
-        self._order = order
+        self._left = sys.maxsize if job.limit is None else job.limit
+        self._stop_at, self._types, self._lengths = job.stop_at, dict(job.types), job.length_column
         self._contents = job.contents and job.contents._replace(ahead=reads_ahead)
+        self._done: RowRanges | None = None if self.resume else self.rest
+        """The places of rows that are not read, as earlier runs finished them; None: nobody has looked yet."""
 
     def read(self, sources: Iterable[tuple[int, Source]]) -> Generator[Block, None, None]:
         """Yields the blocks of sources, which come with their indexes.
@@ -176,7 +156,7 @@ class BlockReader:
             yield from blocks
             return
         with closing(prefetch(blocks)) as coming:
-            yield from cut_by_time(coming) if self._resume and self._fit is not None else coming
+            yield from cut_by_time(coming) if self.resume and self.fit is not None else coming
 
     def in_time(self, elements: Iterator[ItemT]) -> Iterator[ItemT]:
         """The first element, and those that are asked for before no more are to be read."""
@@ -186,7 +166,7 @@ class BlockReader:
 
     def elements(self, block: Block) -> Iterable[tuple[Any, BlockRow | None]]:
         """What the model's bundle takes of a block: its rows with their places, or the whole block."""
-        if self._fit is not None:
+        if self.fit is not None:
             return [(block, None)]
         rows = block.each() if self._lengths is None else with_lengths(block.each(), self._lengths)
         return rows if self._contents is None else self._contents.of(rows)
@@ -200,16 +180,14 @@ class BlockReader:
 
     def _blocks(self, index: int, source: Source) -> Iterator[Block]:
         if self._done is None:
-            self._done = StoredOutput.find(self.folder).places | self._rest
+            self._done = StoredOutput.find(self.folder).places | self.rest
         done = self._done
         if source.letters:
             letters = read_dead_letters(source, self._types)
-            if self._order is not None:
-                return self._order.placed(letters, source, index, done)
-            return placed(letters, source, index, done)
-        names = () if self._fit is None else self._fit.names
+            return (self.order.placed if self.order else placed)(letters, source, index, done)
+        names = () if self.fit is None else self.fit.names
         blocks = self._limited(read_blocks(source, index, self._types, done, names))
-        return blocks if self._fit is None else fitted(blocks, self._fit)
+        return blocks if self.fit is None else fitted(blocks, self.fit)
 
     @during(Phase.READING)
     def _limited(self, blocks: Iterable[Block]) -> Iterator[Block]:
@@ -239,12 +217,7 @@ def cut_by_time(blocks: Iterable[Block], clock: Callable[[], float] = time.monot
 
 
 class Loop:
-    """Feeds all rows to a single bundle; holds about a batch of rows in memory.
-
-    Args:
-        sources: what to run.
-        steps: how to read, predict and write.
-    """
+    """Feeds all rows to a single bundle; holds about a batch of rows in memory."""
 
     def __init__(self, sources: Sequence[Source], steps: RunSteps) -> None:
         self._sources = sources

@@ -12,7 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, wraps
+from functools import cache
 from glob import escape
 from typing import Any, BinaryIO, ParamSpec, TypeVar
 
@@ -29,15 +29,12 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def _or_plugin(local: Callable[P, T]) -> Callable[P, T]:
-    """Gives what the plug-in's method of the same name gives if the first argument is a URI."""
+def _or_plugin(name: str, local: Callable[P, T]) -> Callable[P, T]:
+    """Does what the plug-in's method of this name does if the first argument is a URI."""
 
-    @wraps(local)
     def either(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not is_remote(str(args[0])):
-            return local(*args, **kwargs)
-        result: T = getattr(_plugin(), local.__name__)(*args, **kwargs)
-        return result
+        function: Callable[P, T] = getattr(_plugin(), name) if is_remote(str(args[0])) else local
+        return function(*args, **kwargs)
 
     return either
 
@@ -56,55 +53,26 @@ def match(pattern: str) -> list[FileInfo]:
     return match_local(pattern)
 
 
-@_or_plugin
-def open_file(path: str) -> BinaryIO:
-    """Opens a file for reading its raw bytes."""
-    return open(path, "rb")
+def _delete(path: str) -> None:
+    (shutil.rmtree if os.path.isdir(path) else os.remove)(path)
 
 
-@_or_plugin
-def create(path: str) -> BinaryIO:
-    """Opens a file for writing, replacing an existing one; a remote file may appear only when it is closed."""
-    return open(path, "wb")
-
-
-@_or_plugin
-def exists(path: str) -> bool:
-    """Whether there is a file or folder."""
-    return os.path.exists(path)
-
-
-@_or_plugin
-def rename(source: str, destination: str) -> None:
-    """Moves a file; a local one replaces an existing file, while some remote filesystems refuse to."""
-    os.replace(source, destination)
-
-
-@_or_plugin
-def delete(path: str) -> None:
-    """Removes a file, or a folder with its content."""
-    if os.path.isdir(path):
-        shutil.rmtree(path)
-    else:
-        os.remove(path)
-
-
-@_or_plugin
-def make_folder(path: str) -> None:
-    """Creates a folder and its parents."""
-    os.makedirs(path)
-
-
-@_or_plugin
-def split(path: str) -> tuple[str, str]:
-    """A path's folder and name."""
-    return os.path.split(path)
-
-
-@_or_plugin
-def join(folder: str, name: str) -> str:
-    """The path of a file in a folder."""
-    return os.path.join(folder, name)
+open_file: Callable[[str], BinaryIO] = _or_plugin("open_file", lambda path: open(path, "rb"))  # noqa: SIM115 - the caller closes it
+"""Opens a file for reading its raw bytes."""
+create: Callable[[str], BinaryIO] = _or_plugin("create", lambda path: open(path, "wb"))  # noqa: SIM115 - as above
+"""Opens a file for writing, replacing an existing one; a remote file may appear only when it is closed."""
+exists: Callable[[str], bool] = _or_plugin("exists", os.path.exists)
+"""Whether there is a file or folder."""
+rename: Callable[[str, str], None] = _or_plugin("rename", os.replace)
+"""Moves a file; a local one replaces an existing file, while some remote filesystems refuse to."""
+delete: Callable[[str], None] = _or_plugin("delete", _delete)
+"""Removes a file, or a folder with its content."""
+make_folder: Callable[[str], None] = _or_plugin("make_folder", os.makedirs)
+"""Creates a folder and its parents."""
+split: Callable[[str], tuple[str, str]] = _or_plugin("split", os.path.split)
+"""A path's folder and name."""
+join: Callable[[str, str], str] = _or_plugin("join", os.path.join)
+"""The path of a file in a folder."""
 
 
 def delete_folder(path: str) -> None:

@@ -17,11 +17,11 @@ import pyarrow
 import pyarrow.ipc
 
 from headrace.jobs import storage
-from headrace.jobs.direct_parquet import RowGroup
 from headrace.jobs.job import Report
 from headrace.jobs.output_batches import lines_in
+from headrace.jobs.parquet_tables import RowGroup
 from headrace.jobs.parts import KINDS
-from headrace.jobs.row_ranges import RowRanges
+from headrace.jobs.reading import RowRanges
 from headrace.rows.blocks import place_at
 from headrace.rows.values import numbers_as_array, numbers_of
 
@@ -44,14 +44,7 @@ class _StoredChunk(NamedTuple):
 
 
 class StoredRows:
-    """The rows of one kind in some parts.
-
-    Args:
-        chunks: of the parts.
-        low: the lowest place that counts.
-        high: the place behind the last that counts.
-        load: reads a chunk.
-    """
+    """The rows of one kind in some parts, from the place ``low`` up to ``high``; ``load`` reads a chunk."""
 
     def __init__(
         self,
@@ -63,10 +56,8 @@ class StoredRows:
         self._chunks = sorted(chunks, key=lambda chunk: int(chunk.rows.starts[0]))
         self._low, self._high = low, high
         self._load = load or lru_cache(_CHUNKS_AT_ONCE)(_load)  # many small sources may be in one chunk
-        starts, stops = (
-            numpy.concatenate([numpy.empty(0, numpy.int64), *ends])
-            for ends in ([one.rows.starts for one in self._chunks], [one.rows.stops for one in self._chunks])
-        )
+        ends = [(one.rows.starts, one.rows.stops) for one in self._chunks]
+        starts, stops = numpy.concatenate([numpy.empty((2, 0), numpy.int64), *ends], axis=1)
         counts = (starts >= low) & (starts < high)  # a range is of one source
         self.places = RowRanges(starts[counts], stops[counts])
         """Where they are in the input."""
@@ -88,11 +79,7 @@ class StoredRows:
         return path if groups == [RowGroup(path, number) for number in range(len(groups))] else None
 
     def pieces(self, without: RowRanges | None = None) -> Iterator[tuple[Any, Any]]:
-        """The rows in input order as tables with their places, each row once; holds what overlaps.
-
-        Args:
-            without: places of rows to leave out.
-        """
+        """The rows in input order, but for some places, as tables with their places, each row once."""
         held: list[tuple[Any, Any]] = []
         for chunk in self._chunks:
             yield from _taken(held, int(chunk.rows.starts[0]))
@@ -124,9 +111,9 @@ class StoredOutput(NamedTuple):
         parts = [[path for path in paths if path.endswith(f".{kind}")] for kind in KINDS]
         return cls(*(StoredRows(chain.from_iterable(map(_chunks_of, some))) for some in parts))
 
-    def of(self, source: int) -> StoredOutput:
-        """Those of one source."""
-        return StoredOutput(*(rows.of(source) for rows in self))
+    def of(self, source: int | None) -> StoredOutput:
+        """Those of one source; None: of all."""
+        return self if source is None else StoredOutput(*(rows.of(source) for rows in self))
 
     @property
     def places(self) -> RowRanges:

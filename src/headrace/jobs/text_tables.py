@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -61,12 +61,7 @@ def csv_of(tables: Callable[[], Iterable[Any]], delimiter: str, names: Iterable[
     """The rows of tables as CSV, in pieces of some thousand.
 
     Texts, and the JSON of lists and objects, are in quotes; a null is empty. Names of columns are in quotes only where
-    they need them: so a reader knows that quotes are chosen.
-
-    Args:
-        tables: returns the tables; called twice unless ``names`` are known.
-        delimiter: between the fields.
-        names: of all columns; None: those that any row has.
+    they need them: so a reader knows that quotes are chosen. Columns are those of ``names``, or that any row has.
     """
     columns = [*(columns_of(tables()) if names is None else names)]
     if columns:
@@ -233,10 +228,5 @@ def _texts_of_floats(column: Any, small: float = _SMALL) -> Any:
     differs = ((sizes < small) & (sizes > 0)) | ((sizes >= _LARGE) & (whole | (small > 0)))
     if not differs.any():
         return texts
-    places = numpy.flatnonzero(differs)
-    others = array_of(list(map(repr, numbers[places].tolist())), pyarrow.string())
-    if len(places) * _FEW > len(texts):
-        return pyarrow.compute.replace_with_mask(texts, numbers_as_array(differs), others)
-    between = pairwise([-1, *places.tolist(), len(texts)])
-    pieces = ((texts[place + 1 : end], others[n : n + 1]) for n, (place, end) in enumerate(between))
-    return pyarrow.concat_arrays([*chain.from_iterable(pieces)])
+    others = array_of(list(map(repr, numbers[differs].tolist())), pyarrow.string())
+    return pyarrow.compute.replace_with_mask(texts, numbers_as_array(differs), others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -44,10 +45,9 @@ _SHARE_OF_MEMORY = 0.8
 
 
 class GoOn(NamedTuple):
-    """Asks a worker to begin, or to go on."""
+    """Asks a worker to begin, or to go on, perhaps with one more part of the input and the number of its source."""
 
     part: tuple[int, Source] | None = None
-    """One more part of the input, with the number of its source."""
 
 
 class Stop(NamedTuple):
@@ -75,11 +75,7 @@ class PartProgress(NamedTuple):
 
 
 class PartRunner(RequestHandler):
-    """A worker: a ``RequestHandler`` of hosts, pickled to them, or in this process.
-
-    Args:
-        steps: how to read, predict and write.
-    """
+    """A worker: a ``RequestHandler`` of hosts, pickled to them, or in this process."""
 
     def __init__(self, steps: RunSteps) -> None:
         self._steps = steps
@@ -176,12 +172,7 @@ class PartRunner(RequestHandler):
 
 
 class Workers:
-    """A driver of jobs: its workers are hosts. The output is in the order of the input.
-
-    Args:
-        steps: how to read, predict and write.
-        splits: the parts of the input.
-        workers: how many; None: this process, and as many more as the cores have room for, which it measures.
+    """A driver of jobs: its workers are hosts; None: this process, and as many more as it measures to have room.
 
     Raises:
         ConfigurationError: this system has no hosts.
@@ -323,19 +314,16 @@ class _Measure:
     def __init__(self) -> None:
         self._since: tuple[float, float] | None = None
         """The time, and the seconds that were computed by then, once the model was loaded."""
-        self._is_over = False
 
     def more_workers(self, done: PartProgress) -> int:
         """How many more to start now."""
         now = time.monotonic()
-        if self._since is None:
-            if any(isinstance(event, BatchCompleted) for event in done.events):
-                self._since = now, done.cpu_seconds
+        if self._since is None and any(isinstance(event, BatchCompleted) for event in done.events):
+            self._since = now, done.cpu_seconds
+        began, before = self._since or (math.inf, 0.0)
+        if now - began < _MEASURED_SECONDS:
             return 0
-        began, before = self._since
-        if self._is_over or now - began < _MEASURED_SECONDS:
-            return 0
-        self._is_over = True
+        self._since = math.inf, 0.0  # once
         most = len(visible_gpus(os.environ)) if has_accelerator(os.environ) else allowed_cores()
         busy_cores = (done.cpu_seconds - before) / (now - began)
         return more_workers(busy_cores, most, memory_available() / resident_bytes())

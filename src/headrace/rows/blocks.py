@@ -71,12 +71,7 @@ Record = Row | BrokenLine
 
 
 def place_at(source: int, number: int) -> int:
-    """A row's place as one integer; places sort in input order.
-
-    Args:
-        source: index of the job's source.
-        number: of the row within the source, counted from 0; unreadable lines count.
-    """
+    """A row's place as one integer, of its source and its number in it, from 0; places sort in input order."""
     return source << NUMBER_BITS | number
 
 

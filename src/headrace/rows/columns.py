@@ -268,11 +268,7 @@ def _joined(blocks: Sequence[Block]) -> Any:
 def _in_frame(column: Any, kind: str | None) -> Any:
     """A column for a frame, of the type that all rows have; None if the frame takes Python's values, row by row.
 
-    Nulls are missing values of the type that all rows have, so that has to be known, and be that of these rows.
-
-    Args:
-        column: of some rows.
-        kind: what the column holds, in all rows.
+    Nulls are missing values of the type that all rows have, ``kind``: it has to be known, and be that of these rows.
     """
     of, types = column.type, pyarrow.types
     if types.is_null(of):

@@ -51,12 +51,8 @@ def over_rows(handler: Any, examples: Examples, reserved: Collection[str] = ()) 
     """A copy of a handler whose elements are rows; predictions come without their keys.
 
     The first preprocessing function makes the example, those of ``handler`` follow. They receive what its
-    ``example_from_row`` would: a dict of the columns, or the bare value if exactly one column was chosen.
-
-    Args:
-        handler: for examples.
-        examples: how to make them.
-        reserved: columns that no row may have; a row that does fails.
+    ``example_from_row`` would: a dict of the columns, or the bare value if exactly one column was chosen. A row with a
+    ``reserved`` column fails.
 
     Raises:
         ConfigurationError: it is not a handler, or not one that can run over rows.
@@ -68,11 +64,7 @@ def over_rows(handler: Any, examples: Examples, reserved: Collection[str] = ()) 
 
 
 def without_keys(handler: Any, key: str | None) -> Any:
-    """The handler; if it is keyed, predictions come without their keys.
-
-    Args:
-        handler: for examples.
-        key: the key column, for a keyed handler.
+    """The handler; if it is keyed, with this key column, predictions come without their keys.
 
     Raises:
         ConfigurationError: as ``over_rows``.
@@ -262,21 +254,18 @@ def _parts(prediction: Any) -> tuple[Iterable[Any], Iterable[Any]]:
     return (names or range(len(values)), values) if isinstance(values, list | tuple) else ((), ())
 
 
-def exploded_all(predictions: Sequence[Any]) -> dict[str, list[Any]]:
-    """The values of predictions by column; None where one has none."""
+def exploded_all(predictions: Any) -> dict[str, Any]:
+    """The values of predictions, a list or an array of numpy's, by column; None where one has none."""
+    kind = getattr(predictions, "dtype", None)
+    if kind is not None and kind.names:
+        return {f"{PREDICTION}_{name}": predictions[name].copy() for name in kind.names}
+    if kind is not None and kind.kind in "biuf" and predictions.ndim == 1:
+        return {PREDICTION: predictions}
+    if kind is not None and kind.kind in "biuf" and predictions.ndim == 2 and predictions.shape[1]:
+        return {f"{PREDICTION}_{number}": column.copy() for number, column in enumerate(predictions.T)}
     rows = list(map(exploded, predictions))
     names = dict.fromkeys(chain.from_iterable(rows)) or {PREDICTION: None}
     return {name: [row.get(name) for row in rows] for name in names}
-
-
-def exploded_array(predictions: Any) -> dict[str, Any]:
-    """The values of predictions by column; an array of numpy's has a row for each prediction."""
-    if predictions.dtype.names:
-        return {f"{PREDICTION}_{name}": predictions[name].copy() for name in predictions.dtype.names}
-    if predictions.ndim == 2 and predictions.shape[1] and predictions.dtype.kind in "biuf":
-        return {f"{PREDICTION}_{number}": column.copy() for number, column in enumerate(predictions.T)}
-    is_plain = predictions.ndim == 1 and predictions.dtype.kind in "biuf"
-    return {PREDICTION: predictions} if is_plain else exploded_all(list(predictions))
 
 
 def refuse_exploded(columns: Iterable[str]) -> None:

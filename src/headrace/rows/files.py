@@ -30,12 +30,7 @@ _REMOTE_THREADS = 32
 
 
 class FileRow(dict[str, Any]):
-    """The row of a file, whose ``content`` can be asked for.
-
-    Args:
-        row: of ``row_of_file``.
-        decode: a function of the bytes, which makes the content; None: the bytes are it.
-    """
+    """The row of a file, whose ``content`` can be asked for: its bytes, or what ``decode`` makes of them."""
 
     def __init__(self, row: Row, decode: Decode | None = None) -> None:
         super().__init__(row)
@@ -87,13 +82,7 @@ class Contents(NamedTuple):
 
 
 def row_of_file(path: str, size: int, changed: float) -> Row:
-    """A file's row.
-
-    Args:
-        path: local, or a URI.
-        size: in bytes.
-        changed: in seconds since 1970; 0: unknown.
-    """
+    """A file's row: its path or URI, its size in bytes, and when it changed, in seconds since 1970; 0: unknown."""
     return {"path": path, "size": size, "modified": datetime.fromtimestamp(changed, timezone.utc) if changed else None}
 
 

@@ -49,15 +49,10 @@ class Elements(NamedTuple):
 def elements_of(
     handler: Any, given: Any, request: InferenceRequest, columns: tuple[Any, Any], *, always_blocks: bool = False
 ) -> Elements:
-    """How to run a handler over what is given.
+    """How to run a handler over an iterable of elements or a table, with the arguments ``columns`` and ``key``.
 
-    Args:
-        handler: of the user's.
-        given: an iterable of elements, or a table.
-        request: the other arguments.
-        columns: the arguments ``columns`` and ``key``.
-        always_blocks: whether a table goes in blocks wherever its rows are predicted the same; else only if rows of
-            frames are the handler's examples.
+    A table goes in blocks if rows of frames are the handler's examples, or ``always_blocks`` and its rows are predicted
+    the same.
 
     Raises:
         ConfigurationError: that cannot be.
@@ -164,12 +159,7 @@ def _of_arrays(block: Block) -> Block:
 
 
 def results_of_blocks(outcome: Any, example_of: Callable[[Any], Any]) -> Iterator[tuple[int, Any]]:
-    """Pairs of a row's position and its result: a prediction, or a Failure.
-
-    Args:
-        outcome: of blocks.
-        example_of: the example of a row.
-    """
+    """Pairs of a row's position and its result, of an outcome of blocks: a prediction, or a Failure."""
     if isinstance(outcome, Failure):
         for place, row in enumerate(outcome.element.rows(), outcome.element.first):
             yield place, replace(outcome, tag=place, element=row)

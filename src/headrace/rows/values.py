@@ -148,10 +148,14 @@ def is_text(kind: Any) -> bool:
     return bool(_TYPES.is_string(kind) or _TYPES.is_large_string(kind))
 
 
+def is_list(kind: Any) -> bool:
+    """Whether a column of Arrow's holds lists."""
+    return bool(_TYPES.is_list(kind) or _TYPES.is_large_list(kind) or _TYPES.is_fixed_size_list(kind))
+
+
 def is_vector(kind: Any) -> bool:
     """Whether a column of Arrow's holds lists of numbers."""
-    is_list = _TYPES.is_list(kind) or _TYPES.is_large_list(kind) or _TYPES.is_fixed_size_list(kind)
-    return is_list and is_number(kind.value_type)
+    return is_list(kind) and is_number(kind.value_type)
 
 
 def width_of(column: Any) -> int:
