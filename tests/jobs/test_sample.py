@@ -14,9 +14,9 @@ import pyarrow.parquet
 import pytest
 
 from headrace.core.errors import ConfigurationError
-from headrace.jobs import quote as module
+from headrace.jobs import sample as module
 from headrace.jobs.files import match
-from headrace.jobs.quote import Sample
+from headrace.jobs.sample import Sample
 
 ROWS = 3000
 

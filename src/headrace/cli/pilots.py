@@ -17,7 +17,8 @@ from headrace.cli.options import RunArgs
 from headrace.cli.words import changed, differs_in_predictions, masked, plain, table_of, words_of
 from headrace.core.errors import ConfigurationError, HeadraceError
 from headrace.jobs.files import match
-from headrace.jobs.quote import Sample, run_command
+from headrace.jobs.quote import run_command
+from headrace.jobs.sample import Sample
 from headrace.metrics.forecast import forecast, machines
 from headrace.metrics.report import read_figures
 

@@ -15,5 +15,5 @@ run.py   Run.execute(Job from job.py), in the user's process: prepare the output
      belong; into.py puts them there; resume.py keeps the parts of a killed run for the next one; folder.py: an
      output for each input; earlier.py: predictions of an earlier output for rows that have not changed
 
-predict_table.py: of a table in memory, the same predictions as columns. diff.py compares outputs; quote.py: samples.
+predict_table.py, arrow_predictions.py: of a table in memory, the same predictions as columns.
 """

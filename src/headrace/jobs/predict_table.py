@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal, TypeVar, cast
-
-import pyarrow
 
 from headrace.batching.columnar import rows_in
 from headrace.core.answer import SKIP, is_of_columns
@@ -18,10 +15,6 @@ from headrace.core.config import BatchingConfig, Budget, CacheConfig, RetryConfi
 from headrace.core.errors import BudgetError, ConfigurationError, as_type_name
 from headrace.core.result import DeadLetter, Failure, Outcome, Predictions
 from headrace.core.spelling import refusing_unknown
-from headrace.jobs.json_lines import JsonEncodeError
-from headrace.jobs.letters import unwritten
-from headrace.jobs.output_batches import column_of_predictions, json_value
-from headrace.jobs.parquet_tables import as_array, type_of_values
 from headrace.local.predict import drained, opened, prepared, results_of
 from headrace.rows.examples import PREDICTION, RESERVED, answer_of, exploded_all, naming_outputs, refuse_exploded
 from headrace.rows.tables import elements_of, names_of, results_of_blocks
@@ -125,7 +118,9 @@ def _as_given(table: TableT, opened: Callable[[Any], AbstractContextManager[Pred
     result: Any
     is_table = is_frame or hasattr(given, "iloc") or hasattr(given, "num_columns")
     if hasattr(given, "__arrow_c_stream__") and not is_table:
-        return cast(TableT, _predicted_stream(given, opened))
+        from headrace.jobs.arrow_predictions import predicted_stream  # noqa: PLC0415 - needs pyarrow
+
+        return cast(TableT, predicted_stream(given, opened))
     arrow = (given.collect() if is_lazy else given).to_arrow() if is_frame else given
     with opened(arrow) as predicted:
         result = predicted(arrow)
@@ -135,99 +130,13 @@ def _as_given(table: TableT, opened: Callable[[Any], AbstractContextManager[Pred
 
 def _with_columns(table: Any, added: dict[str, Any], *, raises: bool) -> Any:
     if not hasattr(table, "iloc"):
-        return _in_arrow(table, added, raises=raises)
+        from headrace.jobs.arrow_predictions import in_arrow  # noqa: PLC0415 - needs pyarrow
+
+        return in_arrow(table, added, raises=raises)
     if isinstance(added["outcome"], list):
         names = [name for name in added if name.startswith(PREDICTION)]
         added = {**added, **{name: _nullable(added[name]) for name in names}}
     return table.assign(**added)
-
-
-def _predicted_stream(given: Any, opened: Callable[[Any], AbstractContextManager[Callable[[Any], Any]]]) -> Any:
-    """A reader of the batches with their predictions."""
-    reader = pyarrow.RecordBatchReader.from_stream(given)
-
-    def batches() -> Iterator[Any]:
-        columns = [pyarrow.nulls(0, kind) for kind in reader.schema.types]
-        empty = pyarrow.RecordBatch.from_arrays(columns, schema=reader.schema)
-        with opened(empty) as predicted:
-            yield from map(predicted, reader)
-            yield predicted(empty)  # there may be no other
-
-    coming, first = batches(), []
-    for batch in coming:
-        first.append(batch)
-        if not pyarrow.types.is_null(batch.schema.field(len(reader.schema)).type):
-            break
-    schema = first[-1].schema
-    return pyarrow.RecordBatchReader.from_batches(schema, (_cast(one, schema) for one in chain(first, coming)))
-
-
-def _cast(batch: Any, schema: Any) -> Any:
-    """A record batch with the columns of a schema, which hold all of its values."""
-    given = batch.schema
-    if unknown := [one for one in given if one.name not in schema.names and not pyarrow.types.is_null(one.type)]:
-        raise ValueError(f"the first batches have no column {unknown[0].name!r}; leave explode out.")
-    columns = [
-        _held(batch.column(field.name), field) if field.name in given.names else pyarrow.nulls(len(batch), field.type)
-        for field in schema
-    ]
-    return type(batch).from_arrays(columns, schema=schema)
-
-
-def _held(column: Any, field: Any) -> Any:
-    """A column cast to the type of a field, if that holds all of its values."""
-    if column.type == field.type:
-        return column
-    with suppress(pyarrow.ArrowException):
-        both = [pyarrow.schema([field]), pyarrow.schema([(field.name, column.type)])]
-        if pyarrow.unify_schemas(both, promote_options="permissive").types == [field.type]:
-            return column.cast(field.type)
-    raise ValueError(
-        f"column {field.name!r} is {field.type} in the first batches and {column.type} in a later one, and a reader's "
-        "types cannot change; have the handler return values of one type, or read all into one table before."
-    )
-
-
-def _in_arrow(table: Any, added: dict[str, Any], *, raises: bool) -> Any:
-    """A table or record batch of Arrow's with more columns: values of all rows, an array, or one value for all rows.
-
-    A prediction that cannot be written ``raises`` JsonEncodeError, or only makes the row's outcome a failure.
-    """
-    if isinstance(added["outcome"], list):
-        names = [name for name in added if name.startswith(PREDICTION)]
-        added = {**added, **{name: _written(added, name, raises=raises) for name in names}}
-    columns, schema = list(table.columns), table.schema
-    for name, value in added.items():
-        columns.append(_column(name, value, table.num_rows))
-        schema = schema.append(pyarrow.field(name, columns[-1].type))
-    return type(table).from_arrays(columns, schema=schema)
-
-
-def _column(name: str, value: Any, rows: int) -> Any:
-    if value is None or isinstance(value, str):
-        return pyarrow.repeat(pyarrow.scalar(value, pyarrow.string()), rows)
-    if not name.startswith(PREDICTION):
-        return as_array(value, pyarrow.string())
-    if (column := column_of_predictions(value)) is not None:
-        return column
-    values = list(map(json_value, value))
-    return as_array(values, type_of_values(values))
-
-
-def _written(added: dict[str, list[Any]], name: str, *, raises: bool) -> list[Any]:
-    """A column of predictions as JSON's values; the others of one that cannot be written are changed in place."""
-    written = []
-    for row, prediction in enumerate(added[name]):
-        try:
-            value = json_value(prediction)
-        except JsonEncodeError as error:
-            if raises:
-                raise
-            letter = unwritten(error, added["model_id"][row])
-            added["outcome"][row], added["error"][row] = "failed", f"{letter.error_type}: {letter.message}"
-            value = None
-        written.append(value)
-    return written
 
 
 def _nullable(predictions: list[Any]) -> Any:
