@@ -9,7 +9,7 @@ import pytest
 
 from headrace.cli.run import importing, importing_ahead
 from headrace.hosts.environment import threads_of_each
-from headrace.hosts.fork_server_process import SPARE
+from headrace.hosts.fork_server_client import SPARE
 
 DEFAULTS = {"OPENBLAS_THREAD_TIMEOUT": 26, "GOMP_SPINCOUNT": 300_000}
 """Those of the libraries."""
@@ -85,7 +85,7 @@ def test_isolated_run_and_workers_have_their_fork_server_import_ahead(run, handl
     assert [row["prediction"] for row in folder.rows("p.jsonl")] == [1, 2]
     threads = (threads_of_each(2),) if "--workers" in options else ()
     assert ahead == [("Add", started(handlers), *threads)]
-    assert SPARE._process is None
+    assert not SPARE._spare
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_isolated_run_and_workers_have_their_fork_server_import_ahead(run, handl
 def test_run_that_may_need_no_fork_server_of_its_own_starts_none_ahead(ahead, options):
     given = {"handler": "sklearn-numpy", "isolate": False, "timeout": None, "placement": None, "runner": None}
     with importing_ahead(SimpleNamespace(**{**given, **options})):
-        assert SPARE._process is None
+        assert not SPARE._spare
     assert ahead == []
 
 

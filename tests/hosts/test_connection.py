@@ -12,7 +12,7 @@ import pytest
 
 from headrace.core.errors import HostStartError
 from headrace.hosts.connection import HostConnection
-from headrace.hosts.fork_server_process import ForkServerProcess
+from headrace.hosts.fork_server_client import ForkServerProcess
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.channel import Channel
 from headrace.ipc.progress import Activity, ActivitySnapshot
@@ -221,10 +221,10 @@ def test_a_host_that_hangs_is_killed_even_if_its_fork_server_is_stopped(timed, m
     process, fork_server = both(timed)
     os.kill(fork_server, signal.SIGSTOP)
     hurry(timed)
-    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", 0.3)
+    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", 0.3)
     assert timed.ask(hang).timed_out
     assert wait_until(lambda: has_ended(process))
-    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", LONG)
+    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", LONG)
     assert timed.ask(double, 1).rows == [2]
 
 

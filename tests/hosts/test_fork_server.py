@@ -96,7 +96,7 @@ def test_a_request_handler_that_cannot_be_unpickled_is_an_error_with_its_traceba
 def test_modules_that_start_threads_are_imported_by_each_host(new_host, new_module, caplog, monkeypatch, daemon):
     caplog.set_level(logging.INFO)
     # Nobody waits for a fork server of no use.
-    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_ANSWER_SECS", 10_000)
+    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_ANSWER_SECS", 10_000)
     host = new_host(imports=new_module(f"import os; importer = os.getpid(); {THREAD.format(daemon=daemon)}"))
     for _ in range(2):
         importer, process, threads = host.learn(
@@ -116,7 +116,7 @@ def test_a_module_that_kills_the_process_is_an_error(new_host, new_module):
 
 
 def test_imports_have_a_time_limit(new_host, new_module, monkeypatch):
-    monkeypatch.setattr("headrace.hosts.fork_server_process._LONGEST_IMPORT_SECS", 0.3)
+    monkeypatch.setattr("headrace.hosts.fork_server_client._LONGEST_IMPORT_SECS", 0.3)
     host = new_host(imports=new_module("import signal; signal.pause()"))
     with pytest.raises(HostStartError, match=r"its imports took 0\.3 s"):
         host.ask(len)

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from headrace.core.errors import HostStartError
-from headrace.hosts import fork_server_process as module
+from headrace.hosts import fork_server_client as module
 from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.system import fields_of
 from toy_hosts import has_ended

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from headrace.hosts.environment import ProcessEnvironment
-from headrace.hosts.fork_server_process import SPARE
+from headrace.hosts.fork_server_client import SPARE
 from toy_hosts import has_ended
 
 pytestmark = pytest.mark.usefixtures("census")
@@ -41,7 +41,7 @@ def test_spare_fork_server_forks_the_next_host(new_host, start):
     module, process = start("import os; importer = os.getpid()")
     host = new_host(imports=module)
     assert host.learn(lambda rows, toy: (os.getppid(), toy.module.importer)) == (process, process)
-    assert SPARE._process is None
+    assert not SPARE._spare
 
 
 def test_spare_fork_server_gets_the_environment_of_the_moment_when_it_is_taken(
@@ -88,7 +88,7 @@ def test_fork_of_the_owner_leaves_the_spare_fork_server_to_it(start, new_host):
     _, process = start("")
     child = os.fork()
     if not child:
-        os._exit(SPARE._process is not None)
+        os._exit(len(SPARE._spare))
     assert os.waitpid(child, 0)[1] == 0
     assert new_host().learn(parent) == process
 
@@ -97,11 +97,11 @@ def test_spare_fork_server_ends_with_a_killed_owner(run_owner, new_module, tmp_p
     module = new_module(f"import os, pathlib, signal; pathlib.Path({str(tmp_path)!r}, 'pid').touch(); signal.pause()")
     owner = run_owner(f"""
 sys.path.insert(0, {str(tmp_path)!r})
-from headrace.hosts.fork_server_process import SPARE
+from headrace.hosts.fork_server_client import SPARE
 SPARE.start("spare", [{module!r}])
 while not os.path.exists({str(tmp_path / "pid")!r}):
     time.sleep(0.001)
-print(SPARE._process.process, flush=True)
+print(SPARE._spare[0].process, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """)
     assert wait_until(lambda: has_ended(int(owner.stdout)))

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from headrace.hosts import fork_server_process, system
+from headrace.hosts import fork_server_client, system
 from headrace.hosts.system import MARK, kill_marked, kill_orphans, new_mark
 from headrace.models.memory import pids_are_local
 from toy_hosts import forbidden
@@ -76,34 +76,6 @@ def test_a_child_that_has_ended_is_still_to_be_waited_for(popen):
         system.has_ended(child.pid)
 
 
-@pytest.mark.parametrize("pidfds", ["there are", "are forbidden", "there are none"])
-def test_kill_ends_only_the_given_process(popen, monkeypatch, pidfds):
-    if pidfds == "are forbidden":
-        monkeypatch.setattr(os, "pidfd_open", forbidden)
-    elif pidfds == "there are none":
-        monkeypatch.delattr(os, "pidfd_open")
-    process = popen(["sleep", "1000"])
-    system.kill(process.pid, lambda _: False)
-    assert process.poll() is None
-    system.kill(process.pid, lambda number: number == process.pid)
-    assert process.wait(LONG) == -signal.SIGKILL
-    system.kill(process.pid, lambda _: True)  # gone
-
-
-def test_a_later_process_with_the_same_pid_is_not_killed(popen, monkeypatch):
-    """The process is replaced by another between the looks at it."""
-    meant, later = popen(["sleep", "1000"]), popen(["sleep", "1000"])
-
-    def is_meant(number):
-        meant.kill()
-        meant.wait()
-        monkeypatch.setattr(os, "kill", lambda *_: later.kill())  # what that number would reach now
-        return True
-
-    system.kill(meant.pid, is_meant)
-    assert later.poll() is None
-
-
 # Whatever carries the mark of an owner that has died is ended, and nothing else is.
 
 NAMESPACE, _, START, _ = new_mark().split(":")
@@ -159,18 +131,41 @@ def test_processes_of_dead_owners_are_killed_and_no_others(start, dead_owner, wa
 
 
 def test_whoever_starts_a_host_ends_what_killed_owners_have_left(start, dead_owner, host):
-    fork_server_process._kill_orphans_once.cache_clear()
+    fork_server_client._kill_orphans_once.cache_clear()
     orphan = start(dead_owner)
     host.learn(lambda rows, toy: None)
     assert was_killed(orphan)
 
 
-def test_processes_of_one_mark_are_killed_alone(start):
+@pytest.mark.parametrize("pidfds", ["there are", "are forbidden", "there are none"])
+def test_processes_of_one_mark_are_killed_alone(start, monkeypatch, pidfds):
+    if pidfds == "are forbidden":
+        monkeypatch.setattr(os, "pidfd_open", forbidden)
+    elif pidfds == "there are none":
+        monkeypatch.delattr(os, "pidfd_open")
     one, other = new_mark(), new_mark()
     mine, others = start(one), start(other)
     kill_marked(one)
     assert was_killed(mine)
     assert others.poll() is None
+
+
+def test_a_later_process_with_the_same_pid_is_not_killed(start, monkeypatch):
+    """The process is replaced by another between the looks at it."""
+    mark, look = new_mark(), system._marked
+    meant, later = start(mark), start()
+
+    def replaced(process):
+        found = look(process)
+        if process == meant.pid:
+            meant.kill()
+            meant.wait()
+            monkeypatch.setattr(os, "kill", lambda *_: later.kill())  # what that number would reach now
+        return found
+
+    monkeypatch.setattr(system, "_marked", replaced)
+    kill_marked(mark)
+    assert later.poll() is None
 
 
 # In a PID namespace of its own, but with an outer /proc, Headrace touches nobody.

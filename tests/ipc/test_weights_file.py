@@ -15,7 +15,7 @@ from functools import partial
 import numpy
 import pytest
 
-from headrace.ipc import mapped_files, weights_file
+from headrace.ipc import weights_file
 from headrace.ipc.weights_file import MOST_FILES, NotMappableError, attach, export
 
 MB = 1 << 20
@@ -243,7 +243,7 @@ def test_weights_that_are_mapped_from_a_file_are_not_copied(moved, weights):
     files, layout = moved(value)
     assert layout.nbytes == MB
     assert len(files) == 3
-    assert layout.mapped_bytes == 5 * MB
+    assert layout.file_bytes == 4 * MB
     assert [int(part.sum()) for part in attach(files, layout)] == [2 * MB, 2 * MB, 7 * MB]
 
 
@@ -288,8 +288,8 @@ def test_small_weights_are_copied(moved, weights):
 @pytest.mark.parametrize("missing", ["_PAGEMAP", "sys"])
 def test_weights_are_copied_where_the_system_does_not_tell(moved, weights, monkeypatch, tmp_path, missing):
     if missing == "sys":
-        monkeypatch.setattr(mapped_files.sys, "byteorder", "big")
+        monkeypatch.setattr(weights_file.sys, "byteorder", "big")
     else:
-        monkeypatch.setattr(mapped_files, missing, tmp_path / "none")
+        monkeypatch.setattr(weights_file, missing, tmp_path / "none")
     _, layout = moved(weights())
     assert layout.nbytes == 2 * MB

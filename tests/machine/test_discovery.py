@@ -120,10 +120,8 @@ def test_an_endpoint_that_is_taken_is_found(take_endpoint, directory):
 def test_removing_an_endpoint_leaves_nothing_and_ends_waiting_connections(take_endpoint, directory):
     endpoint = take_endpoint()
     waiting = [find(directory, "m") for _ in range(3)]
-    copy = os.dup(endpoint.fileno())  # as a child of the manager's may have one
     endpoint.remove()
     assert [ends(connection) for connection in waiting] == [True] * 3
-    os.close(copy)
     assert not os.path.exists(directory)
     assert endpoint.fileno() == -1
     endpoint.remove()
@@ -279,27 +277,27 @@ def somebody_else_s(directory):
 
 def as_public(directory):
     os.chmod(directory, 0o711)
-    return directory, rf"other users have access to it \(mode 711\); run: chmod 700 {directory}; or set HEADRACE"
+    return directory, rf"other users have access to it \(mode 711; run: chmod 700 {directory}\). Cure"
 
 
 def as_link(directory):
     os.symlink(directory, directory + "/link")
-    return directory + "/link", "it is a symbolic link; set HEADRACE_RUNTIME_DIR to a real directory"
+    return directory + "/link", "it is not a directory. Cure that, or set HEADRACE_RUNTIME_DIR to another directory"
 
 
 def as_file(directory):
     open(directory + "/file", "w").close()
-    return directory + "/file", "it is not a directory; set"
+    return directory + "/file", "it is not a directory. Cure"
 
 
 def in_file(directory):
     path, _ = as_file(directory)
-    return path + "/run", "it cannot be made: Not a directory; set"
+    return path + "/run", "it cannot be made: Not a directory. Cure"
 
 
 def of_another_user(directory):
     user = NOBODY if IS_ROOT else 0
-    return somebody_else_s(directory), f"it belongs to user {user}, and this process to user {os.geteuid()}; set HEADR"
+    return somebody_else_s(directory), f"it belongs to user {user}, and this process to user {os.geteuid()}. Cure that"
 
 
 @pytest.mark.parametrize("spoil", [as_public, as_link, as_file, in_file, of_another_user])

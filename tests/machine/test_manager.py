@@ -257,23 +257,17 @@ def test_a_client_that_waits_for_memory_gets_it_when_a_load_has_ended(
         assert two.result() == ("noted", True)
 
 
-def test_a_manager_without_clients_exits(runtime, clock):
-    running = []
+def test_a_manager_without_clients_exits(runtime, monkeypatch):
+    monkeypatch.setattr(manager_module, "_FIRST_CLIENT_SECS", 0.05)
+    endpoints = []
 
     def launch(lock, listening):
-        class Unvisited(Manager):
-            def _accept_clients(self):
-                return
-
-        endpoint = manager_module.ManagerEndpoint(str(runtime), manager_name(), os.dup(lock), os.dup(listening))
-        manager = Unvisited(endpoint, clock)
-        clock.advance(11)
-        running.append(threading.Thread(target=manager.run))
-        running[-1].start()
+        endpoints.append(manager_module.ManagerEndpoint(str(runtime), manager_name(), os.dup(lock), os.dup(listening)))
 
     find_or_launch(str(runtime), manager_name(), launch).close()
-    running[0].join(60)
-    assert not running[0].is_alive()
+    endpoints[0].accept().close()
+    Manager(endpoints[0]).run()
+    assert endpoints[0].fileno() == -1
 
 
 # Models that a client loads for all.

@@ -19,7 +19,7 @@ PREAMBLE = """
 import sys, time
 from headrace.core.config import Spent
 from headrace.machine import shared_file
-from headrace.machine.shared_file import _TURN, Shortage, open_budget_file, shared_board
+from headrace.machine.shared_file import Shortage, open_budget_file, shared_board
 """
 MEMBER = """
 board = shared_board("a")
@@ -190,14 +190,12 @@ def test_forked_child_spends_of_the_same_budget(mine):
     assert mine.total() == Spent(3, 3, 3)
 
 
-def test_process_that_is_stopped_while_it_adds_holds_up_nobody(mine, spender, running):
-    stopped = running("print(open_budget_file('a').lock(_TURN), flush=True)")
-    assert stopped.said == "True\n"
-    mine.add(Spent(1, 10, 0.5))
-    assert mine.total() == Spent(1, 10, 0.5)
-    kill(stopped)
-    mine.add(Spent(1, 10, 0.5))
-    assert spender().total == Spent(3, 30, 1.5)
+def test_what_is_left_of_a_killed_process_is_added_to_by_another(mine, spender, directory):
+    size = files(directory, "budget")[0].stat().st_size
+    for _ in range(3):
+        kill(spender())
+    assert mine.total() == Spent(3, 30, 1.5)
+    assert files(directory, "budget")[0].stat().st_size < 3 * size
 
 
 WAITS = """

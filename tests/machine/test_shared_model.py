@@ -121,11 +121,11 @@ def test_clients_that_come_and_go_leave_no_descriptors(managers, lease_of, descr
     [os.close(file) for file in stays.take()[1]]
     assert wait_until(lambda: managers.models()["key"]["clients"] == 1)
     before = len(descriptors())
-    for _ in range(3):
+    for _ in range(5):
         lease = lease_of(a_list)
         [os.close(file) for file in lease.take()[1]]
         lease.close()
-    assert wait_until(lambda: len(descriptors()) == before), descriptors()
+    assert wait_until(lambda: len(descriptors()) <= before), descriptors()
 
 
 def test_copies_share_the_processors(client_of, monkeypatch):

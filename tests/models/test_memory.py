@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from headrace.models.memory import (
-    mapped_data_bytes,
     memory_available,
     memory_limit,
     memory_of,
@@ -174,12 +173,3 @@ def test_other_processes_are_unknown_if_proc_is_of_another_namespace(tmp_path):
     (tmp_path / "self/status").write_text(f"NSpid:\t900\t{os.getpid()}\n")
     assert memory_of(os.getpid(), tmp_path) is not None
     assert memory_of(1, tmp_path) is None
-
-
-def test_mapped_files_of_data_count_and_libraries_do_not(tmp_path):
-    path = tmp_path / "weights.safetensors"
-    path.write_bytes(bytes(MEBIBYTE))
-    before = mapped_data_bytes(os.getpid())
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ):
-        assert mapped_data_bytes(os.getpid()) - before == MEBIBYTE
-    assert mapped_data_bytes(os.getpid()) == before

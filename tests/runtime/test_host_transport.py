@@ -16,7 +16,7 @@ import pytest
 from headrace import Budget, BudgetError, PredictionResult, predict, report_generation
 from headrace.core.errors import HostDiedError, HostStartError
 from headrace.core.events import HostLost, ModelLoaded, UsageReported
-from headrace.hosts.fork_server_process import ForkServerProcess
+from headrace.hosts.fork_server_client import ForkServerProcess
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.placement import EngineSource
 from headrace.runtime.plan import ONLY

@@ -153,7 +153,7 @@ def importing_ahead(args: RunArgs | RetryArgs) -> Iterator[None]:
         yield
         return
     from headrace.hosts.environment import threads_of_each  # noqa: PLC0415 - not every system has what this needs
-    from headrace.hosts.fork_server_process import SPARE  # noqa: PLC0415 - as above
+    from headrace.hosts.fork_server_client import SPARE  # noqa: PLC0415 - as above
 
     search_here()
     module, name = place

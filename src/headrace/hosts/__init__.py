@@ -8,10 +8,9 @@ client.ModelHosts
   provider.HostProvider, one of:                                                 host.RequestHandler, such as
     machine/lease, for shared hosts                                              runtime/request_handler: in turn
     fork_server_client -------------------> fork_server ---------- fork -------> runtime/engines: side_by_side
-      fork_server_process                     preloads, forks, reaps             (they inherit modules and weights)
-      SPARE: one that imports ahead
+      SPARE: one that imports ahead           preloads, forks, reaps             (they inherit modules and weights)
 output.OutputReader <---------------------- output.redirect_output <------------ prints and log records
 
-environment.py     what the fork server takes over from its owner: search path, directory, variables; GPUs and cores
+environment.py     what hosts take over from their owner: search path, directory, variables, a model; GPUs and cores
 system.py          system calls: parent-death signals, subreaper, pidfd; finds and kills what killed owners left behind
 """

@@ -1,22 +1,24 @@
-"""What a child process takes over from its owner: module search path, directory, variables; its GPU and its cores."""
+"""What hosts take over from their owner: module search path, directory, variables, a model; their GPU and cores."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from struct import Struct
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.segment import Segment
 from headrace.ipc.serialization import codecs
+from headrace.ipc.weights_file import WeightsLayout
 
 _GPUS = "CUDA_VISIBLE_DEVICES"
 _DRIVER = Path("/proc/driver/nvidia/gpus")
@@ -47,11 +49,18 @@ class ProcessEnvironment:
             sys.executable, list(sys.path), _directory(), dict(os.environ), logging.getLogger().getEffectiveLevel()
         )
 
-    @property
-    def python_path(self) -> str:
-        """A ``PYTHONPATH``, all absolute, with which a new process finds this package."""
+    def start(self, module: str, *arguments: object, files: Sequence[int], **options: Any) -> subprocess.Popen[bytes]:
+        """Starts one of our modules in a process of its own session, which inherits these descriptors."""
         path = [os.path.join(self.directory, entry) for entry in self.path if isinstance(entry, str)]
-        return os.pathsep.join(path)
+        return subprocess.Popen(  # noqa: S603 - this Python, with our own module
+            [self.executable, "-m", module, *map(str, arguments)],
+            env={**self.variables, "PYTHONPATH": os.pathsep.join(path)},  # where it finds this package
+            cwd=os.sep,  # "-m" puts the directory first on sys.path: files in this process's may shadow our imports
+            stdin=subprocess.DEVNULL,
+            pass_fds=files,
+            start_new_session=True,  # the terminal's Ctrl-C does not reach it
+            **options,
+        )
 
     def take(self, before: ProcessEnvironment) -> None:
         """Applies log level, search path, directory and variables; the process was started with those of ``before``."""
@@ -72,6 +81,72 @@ class ProcessEnvironment:
         """A copy that limits native thread pools to ``count`` threads; variables that are set already win."""
         limited = {**dict.fromkeys(_POOLS, str(count)), **self.variables}
         return replace(self, variables=limited, threads=None if _POOLS[0] in self.variables else count)
+
+
+class ForkServerSetup(NamedTuple):
+    """The first message from owner to fork server; the descriptors of an ``OutputReader`` are attached."""
+
+    environment: ProcessEnvironment
+    modules: Sequence[str] = ()
+    """Modules to import before the configuration is known."""
+
+
+class ForkServerConfig(NamedTuple):
+    """The second message; the answer is None once hosts can be forked."""
+
+    request_handler: bytes
+    """The pickled request handler of every host."""
+    environment: ProcessEnvironment
+    imports: bool
+    """Whether the fork server unpickles the request handler, which imports its modules; else each host does."""
+
+
+class Failed(NamedTuple):
+    """The fork server's answer: unpickling the request handler or the model, or forking a host, has failed."""
+
+    lines: list[str]
+    """Lines of the traceback."""
+    threads: Sequence[str] = ()
+    """Threads that importing the modules has started: they do not survive a fork, so it exits."""
+
+
+class Preload(NamedTuple):
+    """The owner's request to preload what future hosts inherit; the answer is None.
+
+    The descriptors remain the owner's. They are attached in this order: page, files, copies.
+    """
+
+    work: bytes
+    """Pickled head of the request with which the model was loaded."""
+    files: Sequence[int] = ()
+    """Descriptors of the files that ``layout`` describes."""
+    layout: WeightsLayout | None = None
+    """Description of what to map; None: nothing."""
+    page: int | None = None
+    """Descriptor of the page of a ``ThreadBudget``."""
+    copies: Mapping[str, int] = {}
+    """Descriptors of local copies of the remote files that loading the model reads, by URI."""
+
+    @property
+    def descriptors(self) -> list[int]:
+        """All of them, in that order."""
+        return [*([] if self.page is None else [self.page]), *self.files, *self.copies.values()]
+
+
+class Fork(NamedTuple):
+    """The owner's request for a host; the answer is its process id. Attached: its channel, and its progress page."""
+
+    environment: Mapping[str, str]
+    """Additional environment variables of this host."""
+
+
+class Reap(NamedTuple):
+    """The owner's request to kill a host and the processes that it started; the answer is a ``HostExit`` or None."""
+
+    host: int
+    """Its process id."""
+    only_if_exited: bool = False
+    """Whether a host that does not exit by itself within a second is left running."""
 
 
 def threads_of_each(processes: int) -> int:

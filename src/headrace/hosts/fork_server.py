@@ -23,14 +23,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from headrace.core.files import keep_copies
-from headrace.hosts.environment import ThreadBudget
-from headrace.hosts.fork_server_process import (
-    Failed,
-    Fork,
-    ForkServerConfig,
-    ForkServerSetup,
-    Preload,
-)
+from headrace.hosts.environment import Failed, Fork, ForkServerConfig, ForkServerSetup, Preload, ThreadBudget
 from headrace.hosts.host import serve
 from headrace.hosts.output import redirect_output
 from headrace.hosts.provider import ExitCause, HostExit
@@ -56,13 +49,7 @@ _LONGEST_STALL_SECS = 60.0
 
 
 class ForkServer:
-    """Forks and reaps hosts at its owner's request, one request at a time.
-
-    Args:
-        channel: to the owner.
-        owner: the owner's process id.
-        config: the owner's message about the hosts.
-    """
+    """Forks and reaps hosts at the request of its owner (a process id), one request at a time."""
 
     def __init__(self, channel: Channel, owner: int, config: ForkServerConfig) -> None:
         self._channel = channel
@@ -295,7 +282,7 @@ def main() -> None:
     channel = Channel.inherited(descriptor)
     setup: ForkServerSetup
     setup, (printed, logged) = channel.receive()
-    redirect_output(printed, logged, setup.environment.log_level)
+    redirect_output(printed, logged)
     faulthandler.enable(2)
     setup.environment.take(setup.environment)
     with _ending_with(owner), _without_collections():

@@ -40,7 +40,7 @@ class Export(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """The response's head. With a weights file, its descriptor is attached, and the host is of no more use."""
+    """The response's head. With a weights file, its descriptor is attached, and the host ends."""
 
     load_response: bytes
     """The request handler's response to ``work``, encoded."""
@@ -112,8 +112,8 @@ class RequestHandler(ABC):
 def serve(request_handler: RequestHandler, channel: Channel, progress_file: int) -> None:
     """Serves the owner and the clients that it introduces: one request at a time, or side by side.
 
-    Returns when the owner (``channel``) has closed its connection, or after a response with ``is_last``. Closes the
-    request handler, unless its model was exported, which destroys it here. Takes ownership of ``progress_file``.
+    Returns when the owner (``channel``) has closed its connection, and closes the request handler; or after a response
+    with ``is_last``. Takes ownership of ``progress_file``.
     """
     shared = Segment.received(progress_file)
     progress = Progress(shared.memory)
@@ -122,22 +122,19 @@ def serve(request_handler: RequestHandler, channel: Channel, progress_file: int)
     clients = {owner: _Client(request_handler, progress, channel)}
     poll = select.poll()
     poll.register(owner, select.POLLIN)
-    has_exported = False
     while owner in clients:
         for file, _ in poll.poll() if len(clients) > 1 else [(owner, 0)]:  # reading waits, too
             client = clients[file]
             new_clients = client.serve(None if file == owner else _LONGEST_STALL_SECS)
             if client.is_last:
-                return  # its device is lost: closing the request handler could hang or raise
+                return  # its device is lost, or its model destroyed: closing the request handler could hang or raise
             if new_clients is None:
                 poll.unregister(file)
                 clients.pop(file).close()
             for new_client in map(Channel.inherited, new_clients or ()):
                 clients[new_client.fileno()] = _Client(request_handler, progress, new_client)
                 poll.register(new_client.fileno(), select.POLLIN)
-            has_exported = has_exported or client.has_exported
-    if not has_exported:
-        request_handler.close()
+    request_handler.close()
 
 
 class _Client:
@@ -154,8 +151,6 @@ class _Client:
         self._link = Link(channel)
         self._unread: dict[int, tuple[Segment, int]] = {}
         """Segments of responses that the client has not read yet, and the bytes used, by call number."""
-        self.has_exported = False
-        """Whether the model was moved into a weights file."""
         self.is_last = False
         """Whether the latest response was the host's last."""
 
@@ -312,8 +307,7 @@ class _Client:
             copies = dict(islice(kept_copies().items(), _MOST_COPIES))
             files = [os.dup(copy) for copy in copies.values()]
             return Response(Exported(load_response, None, str(error), peak_bytes(), tuple(copies)), files=files)
-        self.has_exported = True
-        return Response(Exported(load_response, layout, peak=peak_bytes()), files=weights)
+        return Response(Exported(load_response, layout, peak=peak_bytes()), files=weights, is_last=True)
 
 
 def encoded(answer: Response) -> bytes:

@@ -12,17 +12,15 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 _PRINTS = "headrace.host"
-_READ_BYTES = 8 * 1024
-"""So few that a flood of short lines does not keep the thread from what else there is."""
+_READ_BYTES = 64 * 1024
+"""What a pipe holds, on Linux: one read drains it at close."""
 _LONGEST_TEXT = 64 * 1024
 """Characters of a log record; JSON may take six bytes for each."""
 _LONGEST_LINE = 8 * _LONGEST_TEXT
 """Bytes after which a line is split."""
-_LAST_BYTES = 64 * 1024
-"""What a pipe holds, on Linux: it is drained at close."""
 _LAST_SECS = 0.5
 _TICK_MS = 200
 """How soon the thread notices that it is to end."""
@@ -45,23 +43,23 @@ class OutputReader:
     def __init__(self, name: str, log: Callable[[str, int, str], None] | None = None) -> None:
         self.name = name
         self._log_here = log or self._log_to_logger
-        self._process = os.getpid()
         self._is_closing = False
-        self._open: set[int] = set()
-        """Open descriptors. Remove one before closing it, so that no thread closes a reused number."""
         self._thread = threading.Thread(target=self._run, name=f"headrace output of {name}", daemon=True)
-        try:
-            self._printed_read, self.printed = self._pipe()
-            self._logged_read, self.logged = self._pipe()
+        with ExitStack() as undo:
+            self._files = [
+                undo.enter_context(open(end, mode, buffering=0))
+                for _ in range(2)
+                for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
+            ]
+            self._printed_read, self.printed, self._logged_read, self.logged = (one.fileno() for one in self._files)
             self._thread.start()
-        except BaseException:
-            self._close(*self._open)
-            raise
+            undo.pop_all()
         atexit.register(self.close, 0.0)  # a thread that logs during interpreter shutdown may abort the process
 
     def release(self) -> None:
         """Closes this process's write ends, once the fork server has its own copies."""
-        self._close(self.printed, self.logged)
+        for file in self._files[1::2]:
+            file.close()
 
     def close(self, timeout_secs: float = 1.0) -> None:
         """Passes on everything written so far, ends the thread and closes every descriptor.
@@ -71,9 +69,6 @@ class OutputReader:
                 this waits another 0.5 s, and the thread ends later.
         """
         atexit.unregister(self.close)
-        if os.getpid() != self._process:  # a forked child: the thread is the parent's
-            self._close(*self._open)
-            return
         self.release()
         is_elsewhere = threading.current_thread() is not self._thread  # a garbage collection may close on any thread
         if is_elsewhere:
@@ -81,18 +76,12 @@ class OutputReader:
         self._is_closing = True
         if is_elsewhere:
             self._thread.join(_LAST_SECS)
+        if not self._thread.is_alive():  # in a forked child, too: the thread is the parent's
+            self._close_files()
 
-    def _pipe(self) -> tuple[int, int]:
-        read, write = os.pipe()
-        self._open.update((read, write))
-        os.set_blocking(read, False)
-        return read, write
-
-    def _close(self, *descriptors: int) -> None:
-        for descriptor in descriptors:
-            with suppress(KeyError):
-                self._open.remove(descriptor)
-                os.close(descriptor)
+    def _close_files(self) -> None:
+        for file in self._files:
+            file.close()
 
     def _run(self) -> None:
         pass_on = {self._logged_read: self._pass_on_record, self._printed_read: self._pass_on_print}
@@ -100,24 +89,24 @@ class OutputReader:
         poll = select.poll()
         for file in pass_on:
             poll.register(file, select.POLLIN)
-        is_last = False
-        while unfinished and not is_last:
+        open_ends, is_last = set(pass_on), False
+        while open_ends and not is_last:
             is_last = self._is_closing
             for file, _ in poll.poll(_TICK_MS):
-                data = os.read(file, _LAST_BYTES if is_last else _READ_BYTES)
+                data = os.read(file, _READ_BYTES)
                 *lines, rest = (unfinished[file] + data).split(b"\n")
-                if is_last or not data or len(rest) >= _LONGEST_LINE:
-                    lines, rest = [*lines, *filter(None, [rest])], b""
+                if len(rest) >= _LONGEST_LINE:
+                    lines, rest = [*lines, rest], b""
                 for line in lines:
                     pass_on[file](line)
                 unfinished[file] = rest
                 if not data:
                     poll.unregister(file)
-                    del unfinished[file]
+                    open_ends.remove(file)
         for file, rest in unfinished.items():
             if rest:
                 pass_on[file](rest)
-        self._close(self._printed_read, self._logged_read)
+        self._close_files()
 
     def _pass_on_print(self, line: bytes) -> None:
         last = line.rstrip(b"\r").rpartition(b"\r")[2]  # a progress bar's final state
@@ -150,33 +139,27 @@ def record_line(level: int, logger: str, text: str) -> bytes:
     return f"{json.dumps([level, logger, text])}\n".encode()
 
 
-def redirect_output(printed: int, logged: int, level: int) -> None:
+def redirect_output(printed: int, logged: int) -> None:
     """Host's side: redirects everything that this process prints and logs to its owner's ``OutputReader``.
 
-    Descriptors 1 and 2, ``sys.stdout`` and ``sys.stderr`` (line buffered) go to ``printed``, in child programs, too;
-    standard input becomes empty. The root logger gets a single handler, which sends records to ``logged`` as lines of
-    JSON; child programs do not inherit that descriptor. Call it in a single-threaded process.
+    Descriptors 1 and 2, ``sys.stdout`` and ``sys.stderr`` (line buffered) go to ``printed``, in child programs, too.
+    The root logger gets a single handler, which sends records to ``logged`` as lines of JSON; child programs do not
+    inherit that descriptor. Call it in a single-threaded process.
 
     Args:
-        printed: the reader's ``printed`` descriptor, or a copy of it; is closed.
-        logged: the reader's ``logged`` descriptor, or a copy of it; is closed.
-        level: the root logger's new level.
+        printed: a copy of the reader's ``printed`` descriptor; is closed.
+        logged: a copy of the reader's ``logged`` descriptor; is closed.
     """
     target, sink = (fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3) for number in (printed, logged))
     os.close(printed)
     os.close(logged)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, source, name in ((0, nothing, "stdin"), (1, target, "stdout"), (2, target, "stderr")):
-        os.dup2(source, number)
-        mode, buffering = ("w", 1) if number else ("r", -1)
-        stream = open(number, mode, buffering, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115 - stays open
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(target, number)
+        stream = open(number, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115 - stays open
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     os.close(target)
-    if nothing > 2:
-        os.close(nothing)
     logging.root.handlers[:] = [_RecordSender(sink)]
-    logging.root.setLevel(level)
 
 
 class _RecordSender(logging.Handler):

@@ -51,11 +51,8 @@ class _Forked(Protocol):
 
 
 _RESET_IN_FORKS: WeakSet[_Forked] = WeakSet()
-
-
-def reset_in_forks(one: _Forked) -> None:
-    """Calls ``after_fork`` in each forked child of this process, as long as the object lives."""
-    _RESET_IN_FORKS.add(one)
+reset_in_forks = _RESET_IN_FORKS.add
+"""Calls an object's ``after_fork`` in each forked child of this process, as long as the object lives."""
 
 
 def _reset_after_fork() -> None:
@@ -103,9 +100,7 @@ def change_oom_score(by: int) -> None:
 
 def allowed_cores() -> int:
     """The number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def has_ended(child: int, wait_secs: float = 0.0) -> bool:
@@ -124,21 +119,6 @@ def has_ended(child: int, wait_secs: float = 0.0) -> bool:
             return False
         time.sleep(_POLL_SECS)  # waitid takes no deadline, and a sandbox may refuse a pidfd, which could be polled
     return True
-
-
-def kill(process: int, is_meant: Callable[[int], bool]) -> None:
-    """Kills a process if ``is_meant`` confirms it; never another one that has got its process id since (Linux)."""
-    held = watch(process)  # a pidfd refers to one process even after its id is reused
-    try:
-        if is_meant(process):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                if held is None:
-                    os.kill(process, signal.SIGKILL)
-                else:
-                    signal.pidfd_send_signal(held, signal.SIGKILL)
-    finally:
-        if held is not None:
-            os.close(held)
 
 
 def watch(process: int) -> int | None:
@@ -191,21 +171,26 @@ def marked() -> Iterator[Marked]:
 
 def kill_marked(mark: str) -> None:
     """Kills every process that carries the mark."""
-    _kill_all(lambda found: found.mark == mark)
+    _kill(lambda found: found.mark == mark)
 
 
 def kill_orphans() -> None:
     """Kills every process of this user whose mark names an owner that is no longer alive."""
-    _kill_all(lambda found: found.is_orphan)
+    _kill(lambda found: found.is_orphan)
 
 
-def _kill_all(are_meant: Callable[[Marked], bool]) -> None:
-    def is_meant(process: int) -> bool:
-        found = _marked(process)
-        return found is not None and are_meant(found)
-
+def _kill(is_meant: Callable[[Marked], bool]) -> None:
     for process in processes():
-        kill(process, is_meant)
+        held = watch(process)  # a pidfd refers to one process even after its id is reused
+        found = _marked(process)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if found is not None and is_meant(found):
+                if held is None:
+                    os.kill(process, signal.SIGKILL)
+                else:
+                    signal.pidfd_send_signal(held, signal.SIGKILL)
+        if held is not None:
+            os.close(held)
 
 
 def is_manager(process: int) -> bool:

@@ -9,7 +9,7 @@ Request:   client (hosts/connection.py)                     host (hosts/host.py)
            channel.Channel -------- pickles, descriptors,-> channel.Channel
                                     small messages whole
 
-Response:  the same from right to left; exceptions.py makes errors picklable in the host, and attaches their remote
+Response:  the same from right to left; serialization makes errors picklable in the host, and attaches their remote
            traceback in the client
 
 progress.py      a host marks what it is doing; its clients read it, even when the host hangs or is dead

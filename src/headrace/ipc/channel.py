@@ -119,7 +119,7 @@ class Channel:
         files: list[int] = []
         try:
             start, rights, flags, _ = self._socket.recvmsg(_SHORTEST, _ROOM_FOR_FILES, _CLOSE_ON_EXEC)
-            files = _files_in(rights) if rights else files
+            files = array.array("i", b"".join(data for _, _, data in rights)).tolist() if rights else files
             if flags & _TRUNCATED:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             for file in files:
@@ -240,8 +240,7 @@ class Link:
 class Outgoing:
     """Sends content on a thread of its own, so that whoever has something to send never waits for a full socket.
 
-    Args:
-        channel: where to; once it is shut down, what is sent is dropped.
+    Once the channel is shut down, what is sent is dropped.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -277,12 +276,3 @@ def is_readable(file: int, secs: float) -> bool:
 def milliseconds(secs: float) -> int:
     """A time for ``poll()``, which takes no more than a C int."""
     return int(min(max(0.0, secs), _LONGEST_POLL_SECS) * 1000) + 1
-
-
-def _files_in(rights: list[tuple[int, int, bytes]]) -> list[int]:
-    """The file descriptors in ancillary data."""
-    files = array.array("i")
-    for level, kind, data in rights:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            files.frombytes(data[: len(data) - len(data) % files.itemsize])
-    return files.tolist()

@@ -100,10 +100,7 @@ NOTHING_KNOWN = KnownColumns(None, None, 0)
 class RowEncoder:
     """Splits rows into columns; ``form`` and ``stacks`` are what to send.
 
-    Args:
-        rows: not modified.
-        known: the columns that the other process has.
-        reducers: classes with a reducer are not split; they pickle in their own way.
+    Classes with a reducer are not split: they pickle in their own way.
     """
 
     def __init__(self, rows: Sequence[Any], known: KnownColumns, reducers: Reducers) -> None:
@@ -222,14 +219,7 @@ def _has_fields(kind: type) -> bool:
 
 
 class RowDecoder:
-    """Joins columns into rows, which are then ``columns[0]``.
-
-    Args:
-        form: the encoder's form.
-        count: number of rows.
-        stacks: the memory of the encoder's stacked arrays.
-        known: the columns that both processes have.
-    """
+    """Joins an encoder's columns into rows, which are then ``columns[0]``."""
 
     def __init__(self, form: Form, count: int, stacks: Sequence[memoryview], known: KnownColumns) -> None:
         self.columns: Columns = []

@@ -144,13 +144,9 @@ class PeerSegments:
 
 
 class Reply:
-    """A response in the host's memory, which the host may reuse once this object is garbage-collected.
+    """A response of ``size`` bytes in the host's memory, which the host may reuse once this object is collected.
 
-    Args:
-        segment: the host's memory.
-        size: size of the response, in bytes.
-        call: the call's number.
-        free: gets the number on garbage collection; the next request tells the host.
+    Then ``free`` gets the call's number, which the next request tells the host.
     """
 
     def __init__(self, segment: Segment, size: int, call: int, free: deque[int]) -> None:

@@ -7,16 +7,19 @@ import fcntl
 import mmap
 import os
 import pickle
+import stat
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.core.arrays import NotMappableError, Span
 from headrace.core.errors import as_type_name
-from headrace.ipc.mapped_files import mapped_files
 from headrace.ipc.segment import anonymous_file
 from headrace.ipc.serialization import Pickled, Reducers, all_exporters, codecs, pickled
 
@@ -30,7 +33,13 @@ _FEW_OBJECTS = 50_000_000
 """Bytes of pickle (each process loads its own) that are acceptable for a model of any size."""
 _MODEST_SHARE = 0.1
 """Above that, the largest fraction of a model's bytes that may be pickle rather than buffers."""
-
+_SMALLEST_PART = 1 << 20
+"""Bytes of a file's buffers together from which it pays to map the file."""
+_ENTRY = 8
+"""Bytes of a page's entry in /proc/PID/pagemap."""
+_PRESENT, _SWAPPED, _OF_FILE = 0x80, 0x40, 0x20
+"""Flags in an entry's highest byte; of the others, some say how the page is mapped elsewhere."""
+_MAPS, _PAGEMAP = Path("/proc/self/maps"), Path("/proc/self/pagemap")
 _ALL_SEALS = 0b1111
 """Those against shrinking, growing, writing and further seals (fcntl(2))."""
 
@@ -60,28 +69,24 @@ class WeightsLayout(NamedTuple):
     """Offset and size, in bytes, of what to map of each other file."""
 
     @property
-    def mapped_bytes(self) -> int:
-        """Bytes of all that is mapped."""
-        return self.nbytes + sum(size for _, size in self.others)
+    def file_bytes(self) -> int:
+        """Bytes that are mapped of other files."""
+        return sum(size for _, size in self.others)
 
 
 def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[list[int], WeightsLayout]:
-    """Copies a value into shared memory.
-
-    A buffer that its framework has mapped from a file on disk, as PyTorch does with safetensors, is not copied:
-    ``attach`` maps the same file.
+    """Copies a value into shared memory, but for buffers that are mapped from files, as PyTorch's of safetensors.
 
     Args:
         value: anything that pickles.
-        destroys: True frees each large buffer while it is copied, so the peak is little more than the value itself;
-            afterwards, do not use the value or anything that shares memory with it; best, end the process. False leaves
-            the value and all that shares memory with it as they are.
+        destroys: whether each large buffer is freed while it is copied, so that the peak is little more than the value;
+            afterwards, do not use the value or anything that shares memory with it; best, end the process.
         moves: whether arrays that are not destroyed move onto their copy where their framework can do so (PyTorch), so
             that their own memory is freed unless something else uses it. No thread may be computing with them.
 
     Returns:
-        The descriptors of an unnamed file, the weights file, and of at most ``MOST_FILES - 1`` others, and their
-        description for ``attach``. On Linux the weights file is sealed: nobody can change it any more.
+        Descriptors of the weights file, which on Linux nobody can change any more, and of at most ``MOST_FILES - 1``
+        others; and their description for ``attach``.
 
     Raises:
         NotMappableError: the value cannot be exported; it is unchanged.
@@ -91,12 +96,15 @@ def export(value: Any, *, destroys: bool, moves: bool = True) -> tuple[list[int]
     head, buffers = _pickled(value, _noting(movable) if moves and not destroys else all_exporters())
     spans = [(_address(buffer), buffer.nbytes) for buffer in buffers]
     with ExitStack() as opened:
-        mapped = mapped_files(spans, MOST_FILES - 1, opened)
-        places = {span: Place(number, *place) for number, part in enumerate(mapped, 1) for span, *place in part.places}
+        mapped = _mapped_parts(spans, opened)
+        places = {span: place for part in mapped for span, place in part.places.items()}
         regions = _regions(span for span in spans if span not in places)
         places |= {span: Place(0, *place) for region in regions for span, place in region.places.items()}
         size = _size(regions)
-        file = _new_file(size)
+        try:
+            file = anonymous_file("headrace-arena", size)
+        except OSError as error:
+            raise NotMappableError(f"the system gives no shared memory of {size / 1e6:.0f} MB ({error})") from error
         opened.callback(os.close, file)
         if destroys:
             for region in regions:
@@ -132,6 +140,83 @@ def attach(files: Sequence[int], layout: WeightsLayout) -> Any:
 
 def _mapped(file: int, size: int, offset: int = 0) -> memoryview:
     return memoryview(mmap.mmap(file, size, access=mmap.ACCESS_COPY, offset=offset) if size else b"")
+
+
+class _MappedPart(NamedTuple):
+    """Which part of a file to map instead of copying the buffers in it."""
+
+    file: int
+    part: Span
+    """Offset and size, in bytes."""
+    places: dict[Span, Place]
+
+
+class _Mapping(NamedTuple):
+    """A private mapping of a file into this process."""
+
+    start: int
+    end: int
+    offset: int
+    """In the file, of ``start``."""
+    device: int
+    inode: int
+    path: str
+
+
+def _mapped_parts(spans: Sequence[Span], opened: ExitStack) -> list[_MappedPart]:
+    """Opens the files that hold buffers, the largest shares first, where nobody has changed the (private) mapping."""
+    found: dict[_Mapping, list[Span]] = defaultdict(list)
+    mappings = sorted(_mappings()) if (sys.platform, sys.byteorder) == ("linux", "little") else []
+    starts = [mapping.start for mapping in mappings]
+    for span in set(spans):
+        mapping = mappings[bisect_right(starts, span[0]) - 1] if starts else None
+        if mapping is not None and mapping.start <= span[0] and sum(span) <= mapping.end:
+            found[mapping].append(span)
+    parts: list[_MappedPart] = []
+    for nbytes, mapping in sorted(((sum(size for _, size in found[one]), one) for one in found), reverse=True):
+        is_worth_it = len(parts) < MOST_FILES - 1 and nbytes >= _SMALLEST_PART and _is_unchanged(mapping)
+        if is_worth_it and (file := _opened(mapping)) is not None:
+            opened.callback(os.close, file)
+            size = min(mapping.end - mapping.start, os.fstat(file).st_size - mapping.offset)
+            places = {span: Place(len(parts) + 1, span[0] - mapping.start, span[1]) for span in found[mapping]}
+            parts.append(_MappedPart(file, (mapping.offset, size), places))
+    return parts
+
+
+def _mappings() -> Iterator[_Mapping]:
+    """This process's private mappings of files that have a path (proc(5), maps)."""
+    for line in _MAPS.read_text(errors="surrogateescape").splitlines():
+        span, rights, offset, device, inode, *path = line.split(maxsplit=5)
+        if rights.endswith("p") and rights.startswith("r") and path and path[0].startswith("/") and inode != "0":
+            start, end = (int(one, 16) for one in span.split("-"))
+            major, minor = (int(one, 16) for one in device.split(":"))
+            yield _Mapping(start, end, int(offset, 16), os.makedev(major, minor), int(inode), path[0])
+
+
+def _is_unchanged(mapping: _Mapping) -> bool:
+    """Whether this process has written to no page of a mapping: then all pages are still the file's."""
+    pages = (mapping.end - mapping.start) // mmap.PAGESIZE
+    try:
+        with _PAGEMAP.open("rb", buffering=0) as file:
+            file.seek(mapping.start // mmap.PAGESIZE * _ENTRY)
+            entries = file.read(pages * _ENTRY)
+    except OSError:
+        return False
+    flags = {byte & (_PRESENT | _SWAPPED | _OF_FILE) for byte in set(entries[_ENTRY - 1 :: _ENTRY])}
+    return len(entries) == pages * _ENTRY and flags <= {0, _PRESENT | _OF_FILE}
+
+
+def _opened(mapping: _Mapping) -> int | None:
+    """The mapping's file, if that is what its path still names."""
+    try:
+        file = os.open(mapping.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    found = os.fstat(file)
+    if stat.S_ISREG(found.st_mode) and (found.st_dev, found.st_ino) == (mapping.device, mapping.inode):
+        return file
+    os.close(file)
+    return None
 
 
 def _pickled(value: Any, exporters: Reducers) -> Pickled:
@@ -188,13 +273,6 @@ def _address(memory: memoryview) -> int:
     address = buffer[0]
     ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
     return address or 0
-
-
-def _new_file(size: int) -> int:
-    try:
-        return anonymous_file("headrace-arena", size)
-    except OSError as error:
-        raise NotMappableError(f"the system gives no shared memory of {size / 1e6:.0f} MB ({error})") from error
 
 
 def _move(region: _Region, file: int) -> None:

@@ -23,9 +23,8 @@ from headrace.hosts.fork_server_client import ForkServerClient
 from headrace.hosts.host import RequestHandler, Response
 from headrace.hosts.system import allowed_cores, why_no_hosts
 from headrace.ipc.codec import encode
-from headrace.ipc.exceptions import exception_reducers
 from headrace.ipc.progress import Activity, Progress
-from headrace.ipc.serialization import pickle_or_explain
+from headrace.ipc.serialization import exception_reducers, pickle_or_explain
 from headrace.jobs.files import Source
 from headrace.jobs.job import FIRST_ROWS, cancelled
 from headrace.jobs.parts import leave_mark

@@ -33,14 +33,7 @@ _POLL_SECS = 0.005
 
 
 class ManagerEndpoint:
-    """Where a manager can be reached: a locked lock file and a listening socket.
-
-    Args:
-        directory: the runtime directory.
-        name: the endpoint's name.
-        lock: file descriptor of the locked lock file; the endpoint takes ownership.
-        listening: the listening socket, or its descriptor; the endpoint takes ownership.
-    """
+    """Where a manager can be reached: a locked lock file and a listening socket, both of which it takes over."""
 
     def __init__(self, directory: str, name: str, lock: int, listening: socket.socket | int) -> None:
         self._directory = directory
@@ -75,12 +68,8 @@ class ManagerEndpoint:
             return
         if is_at(self._lock, self._lock_path):  # else both files are another manager's by now
             _remove(self._socket_path, self._lock_path)
-        with contextlib.suppress(OSError):  # even if another process still has the socket open
-            self._listening.shutdown(socket.SHUT_RDWR)
         with contextlib.suppress(OSError):
-            self._listening.setblocking(False)
-            while True:
-                self._listening.accept()[0].close()
+            self._listening.shutdown(socket.SHUT_RDWR)
         self.leave()
         with contextlib.suppress(OSError):
             os.rmdir(self._directory)
@@ -152,7 +141,7 @@ def find_or_launch(
 
 def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> socket.socket | None:
     """Launches a manager and connects to it; returns None if another process holds the lock."""
-    lock = _locked(_lock_path(directory, name))
+    lock = open_locked(_lock_path(directory, name), _locked)
     if lock is None:
         return None
     listening = None
@@ -178,17 +167,24 @@ def _launch(directory: str, name: str, launch: Callable[[int, int], None]) -> so
     return connection
 
 
-def _locked(path: str) -> int | None:
-    """Descriptor of the lock file, locked by this process; None: another process holds it or has just removed it."""
-    with contextlib.ExitStack() as undo:
-        undo.enter_context(contextlib.suppress(BlockingIOError, FileNotFoundError))  # held; the directory is gone
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        undo.callback(os.close, lock)
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if is_at(lock, path):  # a manager may have removed the file between open and flock: then the lock is void
+def open_locked(path: str, lock: Callable[[int], bool]) -> int | None:
+    """Descriptor of a file, made if need be, that ``lock`` has locked; None: it cannot, or the file is just removed."""
+    with contextlib.ExitStack() as undo, contextlib.suppress(FileNotFoundError):  # the directory is gone
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        undo.callback(os.close, file)
+        if lock(file) and is_at(file, path):  # it may have been removed before it was locked: then the lock is void
             undo.pop_all()
-            return lock
+            return file
     return None
+
+
+def _locked(file: int) -> bool:
+    """Locks a lock file, if no other process has."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _listen(place: str) -> socket.socket:
@@ -237,16 +233,13 @@ def manager_names(directory: str) -> list[str]:
 def is_free(directory: str, name: str) -> bool:
     """Whether no process holds the endpoint's lock."""
     with contextlib.suppress(FileNotFoundError), open(_lock_path(directory, name), "rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
+        return _locked(lock.fileno())
     return True
 
 
 def remove_stale(directory: str, name: str) -> None:
     """Removes the files that a killed manager left, and the directory if it is then empty."""
-    lock = _locked(_lock_path(directory, name))
+    lock = open_locked(_lock_path(directory, name), _locked)
     if lock is not None:
         ManagerEndpoint(directory, name, lock, socket.socket(socket.AF_UNIX)).remove()
 
@@ -267,7 +260,7 @@ def runtime_directory(make: bool = True) -> str:
         directory = os.path.join(session, "headrace")
     directory = os.path.abspath(directory or os.path.join(tempfile.gettempdir(), f"headrace-{os.geteuid()}"))
     if len(os.fsencode(address(directory, "n" * LONGEST_NAME))) > _LONGEST_ADDRESS:
-        raise _unusable(directory, "its path is too long to hold the address of a socket", "a shorter path")
+        raise _unusable(directory, "its path is too long to hold the address of a socket")
     if make or os.path.lexists(directory):
         secure_directory(directory)
     return directory
@@ -282,33 +275,30 @@ def secure_directory(directory: str) -> None:
     try:
         found = _made(directory)
     except OSError as error:
-        raise _unusable(directory, f"it cannot be made: {error.strerror}", "one that can") from error
-    mode, me = stat.S_IMODE(found.st_mode), os.geteuid()
+        raise _unusable(directory, f"it cannot be made: {error.strerror}") from error
+    mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
-        what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a directory"
-        raise _unusable(directory, f"it is {what}", "a real directory")
-    if found.st_uid != me:
-        reason = f"it belongs to user {found.st_uid}, and this process to user {me}"
-        raise _unusable(directory, reason, "a directory of your own")
+        raise _unusable(directory, "it is not a directory")
+    if found.st_uid != os.geteuid():
+        raise _unusable(directory, f"it belongs to user {found.st_uid}, and this process to user {os.geteuid()}")
     if mode & 0o077:
-        reason = f"other users have access to it (mode {mode:o}); run: chmod 700 {directory}"
-        raise _unusable(directory, reason, "another directory", "; or")
+        raise _unusable(directory, f"other users have access to it (mode {mode:o}; run: chmod 700 {directory})")
 
 
 def _made(directory: str) -> os.stat_result:
     """Creates the directory and returns its status, even if managers that end keep removing it."""
     for _ in range(100):
-        with contextlib.suppress(FileNotFoundError, FileExistsError):
-            os.makedirs(directory, 0o700, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileExistsError):
+                os.makedirs(directory, 0o700, exist_ok=True)
             return os.lstat(directory)
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), directory)
 
 
-def _unusable(directory: str, reason: str, instead: str, then: str = ";") -> ConfigurationError:
+def _unusable(directory: str, reason: str) -> ConfigurationError:
     return ConfigurationError(
-        f"Models cannot be shared through the runtime directory {directory}: {reason}{then} set "
-        f"{DIRECTORY_VARIABLE} to {instead}."
+        f"Models cannot be shared through the runtime directory {directory}: {reason}. Cure that, or "
+        f"set {DIRECTORY_VARIABLE} to another directory."
     )
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -28,8 +29,6 @@ from headrace.machine.messages import EndHost, JoinHost, LoadHere, LoadRequest, 
 _TRIES = 5
 """How many managers in a row may die during one request."""
 _GREETING_TIMEOUT_SECS = 30
-_FINAL_OUTPUT_SECS = 1.0
-"""How long to wait for the last output of a loader that has failed."""
 
 T = TypeVar("T")
 LoadsHere: TypeAlias = Callable[[], tuple[Exported, Sequence[int]]]
@@ -40,9 +39,6 @@ class Lease:
     """Keeps one shared model in memory until closed or garbage-collected. Thread-safe.
 
     It is the ``HostProvider`` of the model's hosts.
-
-    Args:
-        load_request: which model, and how to load it.
     """
 
     def __init__(self, load_request: LoadRequest) -> None:
@@ -89,11 +85,11 @@ class Lease:
             if self._channel is None:
                 return None  # the host died with its manager
             try:
-                exit_text: HostExit | None = self._ask(EndHost(process, late))[0]
-                return exit_text
+                ended: HostExit | None = self._ask(EndHost(process, late))[0]
             except (EOFError, OSError):
                 self._disconnect()
                 return None
+            return ended
 
     def cancel_waits(self) -> None:
         """Makes every wait for the manager fail from now on."""
@@ -124,7 +120,8 @@ class Lease:
     def _take(self, load_here: LoadsHere | None = None) -> tuple[ModelGrant, list[int]] | HostFailure:
         if self._channel is None:
             self._channel = _manager()
-        output = self._output = self._output or OutputReader(self._load_request.name)
+        self._end_output()
+        output = self._output = OutputReader(self._load_request.name)
         try:
             answer, files = self._ask(self._load_request._replace(offers=load_here is not None), output.logged)
         finally:
@@ -133,10 +130,6 @@ class Lease:
             assert load_here is not None
             exported, made = load_here()
             answer, files = self._ask(exported, *made)
-        if files:  # this process maps the model, so there is no host whose output could come
-            self._end_output()
-        elif not (isinstance(answer, ModelGrant) and answer.is_loaded):
-            self._end_output(_FINAL_OUTPUT_SECS)
         return (answer, files) if isinstance(answer, ModelGrant) else answer
 
     def _reload(self) -> None:
@@ -156,8 +149,6 @@ class Lease:
         self._channel.send(request, files)
         answer, received = self._channel.receive()
         if isinstance(answer, HeadraceError):
-            if isinstance(request, LoadRequest | Exported):
-                self._end_output(_FINAL_OUTPUT_SECS)
             raise answer
         return answer, received
 
@@ -184,10 +175,10 @@ class Lease:
             self._channel = None
         self._end_output()
 
-    def _end_output(self, patience_secs: float = 0) -> None:
+    def _end_output(self) -> None:
         output, self._output = self._output, None
         if output is not None:
-            output.close(patience_secs)
+            output.close()
 
 
 @cache
@@ -222,15 +213,7 @@ def _manager() -> Channel:
 
 def _launch(directory: str, name: str, lock: int, listening: int) -> None:
     here = ProcessEnvironment.here()
-    environment = {key: value for key, value in here.variables.items() if key != MARK}
-    process = subprocess.Popen(  # noqa: S603 - this Python, with our own module
-        [sys.executable, "-m", MANAGER, directory, name, str(lock), str(listening)],
-        env={**environment, "PYTHONPATH": here.python_path},
-        cwd=os.sep,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        pass_fds=[lock, listening],
-        start_new_session=True,  # it outlives this process and its terminal
-    )
+    unmarked = replace(here, variables={key: value for key, value in here.variables.items() if key != MARK})
+    files, nothing = [lock, listening], subprocess.DEVNULL
+    process = unmarked.start(MANAGER, directory, name, *files, files=files, stdout=nothing, stderr=nothing)
     threading.Thread(target=process.wait, name="headrace waits for the manager's end", daemon=True).start()

@@ -19,22 +19,19 @@ from typing import Any
 from headrace.core.clock import Clock, SystemClock
 from headrace.core.errors import HeadraceError
 from headrace.hosts.system import KILLED_FIRST, change_oom_score, namespace
-from headrace.ipc.channel import Channel
+from headrace.ipc.channel import Channel, is_readable
 from headrace.machine.discovery import ManagerEndpoint
 from headrace.machine.messages import EndHost, JoinHost, LoadRequest, StatusRequest
 from headrace.machine.model_table import ModelTable
 
+_FIRST_CLIENT_SECS = 10.0
+"""A manager that no client has connected to within this time exits."""
 _RETRY_SECS = 0.1
 """After how long a client is accepted again, once that has failed."""
 
 
 class Manager:
-    """Serves clients until there are none, and no model lingers.
-
-    Args:
-        endpoint: where clients connect.
-        clock: measures how long models linger.
-    """
+    """Serves clients until there are none, and no model lingers."""
 
     def __init__(self, endpoint: ManagerEndpoint, clock: Clock | None = None) -> None:
         self._endpoint = endpoint
@@ -42,8 +39,10 @@ class Manager:
 
     def run(self) -> None:
         """Serves until the last client has left and the last model has lingered long enough."""
-        threading.Thread(target=self._accept_clients, name="welcomes clients", daemon=True).start()
-        self._models.run()
+        if is_readable(self._endpoint.fileno(), _FIRST_CLIENT_SECS):
+            self._accept_client()
+            threading.Thread(target=self._accept_clients, name="welcomes clients", daemon=True).start()
+            self._models.run()
         self._endpoint.remove()
 
     def status(self) -> dict[str, Any]:
@@ -52,13 +51,16 @@ class Manager:
 
     def _accept_clients(self) -> None:
         while self._endpoint.fileno() >= 0:
-            try:
-                channel = Channel(self._endpoint.accept())
-            except OSError:  # the endpoint was removed; or too many files are open, which may pass, but not at once
-                time.sleep(_RETRY_SECS)
-                continue
-            self._models.join(channel)
-            threading.Thread(target=self._serve, args=[channel], name="serves a client", daemon=True).start()
+            self._accept_client()
+
+    def _accept_client(self) -> None:
+        try:
+            channel = Channel(self._endpoint.accept())
+        except OSError:  # the endpoint was removed; or too many files are open, which may pass, but not at once
+            time.sleep(_RETRY_SECS)
+            return
+        self._models.join(channel)
+        threading.Thread(target=self._serve, args=[channel], name="serves a client", daemon=True).start()
 
     def _serve(self, channel: Channel) -> None:
         try:

@@ -68,8 +68,6 @@ class ModelGrant(NamedTuple):
     """Free memory before the load, in bytes."""
     peak: int | None = None
     """Peak memory of the process that loaded it, in bytes; None: unknown."""
-    file_bytes: int = 0
-    """Bytes of the model's own files that are mapped, by processes or by its hosts; not in ``nbytes``."""
 
     @property
     def is_loaded(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import traceback
 from dataclasses import dataclass
@@ -18,8 +19,6 @@ from headrace.machine.shared_model import Outcome, SharedModel
 from headrace.models.admission import Admit, Evict, Held, Refuse, admit
 from headrace.models.memory import memory_available, memory_limit
 
-_FIRST_CLIENT_SECS = 10.0
-"""A manager that no client has connected to within this time exits."""
 _POLL_SECS = 0.1
 """How often a wait checks what no condition variable signals, such as a client that hung up."""
 
@@ -36,11 +35,7 @@ class _Lessee:
 
 
 class ModelTable:
-    """All shared models and their clients; thread-safe. A client is known by its channel.
-
-    Args:
-        clock: measures how long models linger.
-    """
+    """All shared models and their clients; thread-safe. A client is known by its channel."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -53,8 +48,6 @@ class ModelTable:
         """Peak bytes of earlier loads, by model key."""
         self._dropping: dict[SharedModel, int] = {}
         """Bytes of each model that is being dropped."""
-        self._started_ns = clock.time_ns()
-        self._had_clients = False
         self._page = Segment.create(0, 8)
         """Says how many processes compute."""
 
@@ -66,8 +59,8 @@ class ModelTable:
         while True:
             with self._changed:
                 dropped = self._expired()
-                if not dropped and self._is_idle():
-                    break
+                if not (self._models or self._clients or self._dropping):
+                    return
                 if not dropped:
                     self._changed.wait(self._next_expiry_secs())
             self._drop(*dropped)
@@ -76,16 +69,13 @@ class ModelTable:
         """Adds a client, which uses no model yet."""
         with self._changed:
             self._clients[client] = _Lessee()
-            self._had_clients = True
 
     def leave(self, client: Channel) -> None:
-        """Ends a client's lease; if it was loading a model, another client does, or a process of the manager's."""
+        """Ends a client's lease."""
         with self._changed:
             model = self._clients.pop(client).model
             if model is not None:
                 model.remove_sink(client)
-                if model.loader is client:
-                    model.loader = None
             abandoned = self._release(model)
             self._changed.notify_all()
         self._drop(*abandoned)
@@ -125,25 +115,20 @@ class ModelTable:
         if isinstance(outcome, ModelGrant):
             outcome = outcome._replace(is_first=is_first)
         weights = model.weights if is_ready else ()
+        if weights:  # the client maps the model, so there is no host whose output could come
+            model.remove_sink(client)
         return outcome, [self._page.file, *weights] if weights else []
 
     def _outcome(self, client: Channel, model: SharedModel) -> Outcome:
-        """Waits until the model has been loaded, by this client if it is chosen."""
-        while True:
-            with self._changed:
-                while model.outcome is None and (model.loader is not client or model.exported is not None):
-                    # No condition signals that this client hung up; without the poll, a load that no client wants any
-                    # more would run to its end instead of being dropped.
-                    self._changed.wait(_POLL_SECS)
-                    if client.has_hung_up():
-                        raise EOFError
-                if model.outcome is not None:
-                    return model.outcome
-            client.send(LoadHere())
-            exported = client.receive()
-            with self._changed:
-                model.exported = exported
-                self._changed.notify_all()
+        """Waits until the model has been loaded."""
+        with self._changed:
+            while model.outcome is None:
+                # No condition signals that this client hung up; without the poll, a load that no client wants any
+                # more would run to its end instead of being dropped.
+                self._changed.wait(_POLL_SECS)
+                if client.has_hung_up():
+                    raise EOFError
+            return model.outcome
 
     def _lend(self, client: Channel, load_request: LoadRequest, sink: int) -> SharedModel:
         """Gives a client a lease of the model, which starts to load if it is not there."""
@@ -179,8 +164,8 @@ class ModelTable:
             outcome = HostStartError(model.load_request.name, f"{error!r}.", lines)
         with self._changed:
             self._loading.pop(model, None)
-            if model.peak:
-                self._peaks[key] = model.peak
+            if isinstance(outcome, ModelGrant) and outcome.peak:
+                self._peaks[key] = outcome.peak
             model.outcome = outcome
             has_failed = not model.is_ready and self._forget(model)  # the next client triggers a new load
             is_forgotten = self._models.get(key) is not model
@@ -195,16 +180,16 @@ class ModelTable:
 
         If the client ends before it has answered, the next one is asked.
         """
-        with self._changed:
-            while model.exported is None:
-                if model.loader is None:
-                    clients = self._clients.items()
-                    model.loader = next((one for one, uses in clients if uses.model is model and uses.offers), None)
-                    self._changed.notify_all()
-                if model.loader is None:
-                    return None
-                self._changed.wait()
-            return model.exported
+        while True:
+            with self._changed:
+                offers = [(one, uses) for one, uses in self._clients.items() if uses.model is model and uses.offers]
+            if not offers:
+                return None
+            client, uses = offers[0]
+            uses.offers = False
+            with contextlib.suppress(EOFError, OSError):  # the thread that serves it only waits for the outcome
+                client.send(LoadHere())
+                return client.receive()
 
     def _wait_for_memory(self, loading: SharedModel, need: int | None) -> str | None:
         """Waits until a model that takes ``need`` bytes (None: unknown) may be loaded; returns why it cannot be."""
@@ -280,14 +265,7 @@ class ModelTable:
     def _expires_ns(model: SharedModel) -> float:
         return model.last_used_ns + model.linger_secs * 1e9
 
-    def _is_idle(self) -> bool:
-        if self._models or self._clients or self._dropping:
-            return False
-        return self._had_clients or self._clock.time_ns() - self._started_ns > _FIRST_CLIENT_SECS * 1e9
-
     def _next_expiry_secs(self) -> float | None:
         """Seconds until the next lingering model is due; None: none lingers."""
-        if not self._had_clients:
-            return _FIRST_CLIENT_SECS
         due = [self._expires_ns(model) for model in self._models.values() if not model.leases]
         return max(0.0, (min(due) - self._clock.time_ns()) / 1e9) if due else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import errno
 import fcntl
 import hashlib
 import logging
@@ -15,7 +14,9 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from importlib.metadata import version
+from itertools import count
 from typing import TypeVar, cast
 
 from headrace.core.config import Spent
@@ -24,7 +25,7 @@ from headrace.core.files import is_at
 from headrace.core.registry import Registry
 from headrace.failures.endpoint_board import LAYOUT as LIMIT_LAYOUT
 from headrace.failures.endpoint_board import Board, Memory
-from headrace.machine.discovery import runtime_directory, secure_directory
+from headrace.machine.discovery import open_locked, runtime_directory, secure_directory
 
 LIMIT, BUDGET, SHORTAGE = ".limit", ".budget", ".shortage"
 """The kinds of files, as the ends of their names."""
@@ -36,9 +37,10 @@ _KEPT_SECS = {LIMIT: 0.0, BUDGET: 3600.0, SHORTAGE: 0.0}
 """How long a file without a user is kept: a worker process that was killed is started anew, and counts on."""
 _LIMIT_SIZE = ctypes.sizeof(Memory)
 _TURN = 0
-"""The byte that is locked by whom it is the turn of: to send the next request, or to add to what was spent."""
+"""The byte that is locked by whom it is the turn of: to send the next request."""
 _FLAG_BYTES = 8
-_LONGEST_ADD_SECS, _SHORTEST_WAIT_SECS = 0.02, 0.0001
+_FIRST_ROW = 2
+"""The byte that is locked by whom the first row of a budget belongs to; the next rows have the next bytes."""
 _SPENT = struct.Struct(f"{len(Spent._fields)}d")
 _WAITS = struct.Struct("ddq")
 """Since when a process waits, when it last said so, and its id; the times are of the machine's monotonic clock."""
@@ -139,10 +141,10 @@ def _opened(path: str, size: int) -> int:
     """Descriptor of the file, made if need be, locked against being removed."""
     for _ in range(_TRIES):
         secure_directory(os.path.dirname(path))  # the last user of a file in it may have removed it
-        with contextlib.ExitStack() as undo, contextlib.suppress(FileNotFoundError):
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            undo.callback(os.close, file)
-            if _lock(file, fcntl.LOCK_SH, _USED) and is_at(file, path):
+        with contextlib.ExitStack() as undo:
+            file = open_locked(path, lambda file: _lock(file, fcntl.LOCK_SH, _USED))
+            if file is not None:
+                undo.callback(os.close, file)
                 _extend(file, size)
                 undo.pop_all()
                 return file
@@ -176,11 +178,7 @@ def _remove_unless_used(path: str, file: int) -> None:
 
 
 class SharedBoard(Board):
-    """The board of an endpoint for all processes of this machine, and all of their transforms.
-
-    Args:
-        path: of its file.
-    """
+    """The board of an endpoint for all processes of this machine, and all of their transforms."""
 
     def __init__(self, path: str) -> None:
         with FILES.lock:
@@ -221,49 +219,28 @@ def shared_board(quota_name: str) -> Board:
 
 
 class BudgetFile(SharedFile):
-    """A shared file with a flag, that the budget is spent, and with what all processes have spent.
+    """A shared file with a flag, that the budget is spent, and with what each process has spent, a row for each.
 
-    Args:
-        path: of the file; made if it is missing.
-
-    Raises:
-        OSError: it cannot be made.
+    A process takes the first row that no living one has, and adds to what it finds there.
     """
 
     def __init__(self, path: str) -> None:
-        super().__init__(path, _FLAG_BYTES + _SPENT.size)
-        self._unwritten = Spent()
+        super().__init__(path, _FLAG_BYTES)
+        row = next(row for row in count() if self.lock(_FIRST_ROW + row))
+        self._place = _FLAG_BYTES + row * _SPENT.size
+        self._own = Spent(*_SPENT.unpack(os.pread(self.file, _SPENT.size, self._place).ljust(_SPENT.size, b"\0")))
+        self.add(Spent())
 
     def add(self, spent: Spent) -> None:
-        """Adds to what has been spent; call it from one thread at a time.
-
-        A process that is stopped while it adds holds up nobody: others count what they spend, and add it later.
-        """
-        until = time.monotonic() + (_LONGEST_ADD_SECS if self._unwritten == Spent() else 0.0)
-        self._unwritten = self._unwritten.plus(spent)
-        while not self.lock(_TURN):
-            if time.monotonic() >= until:
-                return
-            time.sleep(_SHORTEST_WAIT_SECS)
-        try:
-            os.pwrite(self.file, _SPENT.pack(*self.total()), _FLAG_BYTES)
-            self._unwritten = Spent()
-        finally:
-            self.unlock(_TURN)
-
-    def remove_unless_used(self) -> None:
-        """As for any file, once the others know what this process has spent."""
-        with contextlib.suppress(OSError):
-            if self._unwritten != Spent():
-                self.add(Spent())
-        super().remove_unless_used()
+        """Adds to what has been spent; call it from one thread at a time."""
+        self._own = self._own.plus(spent)
+        os.pwrite(self.file, _SPENT.pack(*self._own), self._place)
 
     def total(self) -> Spent:
-        """What all processes have spent, as far as they have added it."""
-        found = os.pread(self.file, _SPENT.size, _FLAG_BYTES)
-        if len(found) < _SPENT.size:
-            raise OSError(errno.EIO, "the file of the budget is shorter than it was")
-        return Spent(*_SPENT.unpack(found)).plus(self._unwritten)
+        """What all processes have spent."""
+        rows = os.pread(self.file, os.fstat(self.file).st_size, _FLAG_BYTES)
+        found = _SPENT.iter_unpack(rows[: len(rows) - len(rows) % _SPENT.size])
+        return reduce(Spent.plus, (Spent(*row) for row in found), Spent())
 
     def mark_spent(self) -> None:
         """Tells all that the budget is spent."""
@@ -282,7 +259,7 @@ def open_budget_file(name: str) -> BudgetFile:
         OSError: it cannot be used.
         ConfigurationError: the runtime directory cannot be used.
     """
-    return used(_path_of(BUDGET, _SPENT.format, name), BudgetFile)
+    return used(_path_of(BUDGET, f"rows of {_SPENT.format}", name), BudgetFile)
 
 
 class Shortage:

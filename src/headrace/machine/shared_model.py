@@ -10,16 +10,15 @@ from typing import Any, TypeAlias
 
 from headrace.core.errors import HeadraceError, HostStartError, ModelMemoryError
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.environment import gpu_of, threads_of_each
+from headrace.hosts.environment import Preload, gpu_of, threads_of_each
 from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.hosts.fork_server_process import Preload
 from headrace.hosts.host import Export, Exported
 from headrace.hosts.output import OutputReader, record_line
 from headrace.hosts.provider import ExitCause, HostExit, HostFailure
 from headrace.ipc.channel import Channel
 from headrace.ipc.weights_file import WeightsLayout
 from headrace.machine.messages import LoadRequest, ModelGrant
-from headrace.models.memory import mapped_data_bytes, memory_available, memory_of
+from headrace.models.memory import memory_available, memory_of
 
 _TRIES = 3
 
@@ -28,30 +27,18 @@ Outcome: TypeAlias = ModelGrant | HostFailure | HeadraceError
 
 
 class SharedModel:
-    """Loads a model, and connects clients to its hosts.
-
-    Args:
-        load_request: that of the first client.
-    """
+    """Loads a model as its first client has requested, and connects clients to its hosts."""
 
     def __init__(self, load_request: LoadRequest) -> None:
         self.load_request = load_request
         self.outcome: Outcome | None = None
         """None: the model is being loaded."""
-        self.loader: object | None = None
-        """The client that has been asked to load the model."""
-        self.exported: tuple[Exported, list[int]] | None = None
-        """What that client answered, with the weights file if there is one."""
         self.leases = 0
         self.linger_secs = 0.0
         """How long it stays in memory after its last lease has ended."""
         self.last_used_ns = 0
-        self.peak: int | None = None
-        """Peak memory of the loader, in bytes."""
         self._files: list[int] = []
         """The descriptors of the exported model, or of copies of files from afar, that hosts inherit."""
-        self._is_exported = False
-        """Whether they are those of the model."""
         self._sinks: dict[object, int] = {}
         """Descriptors, by client, to which the hosts' output may be written; the first client gets it."""
         self._writing = threading.Lock()
@@ -78,7 +65,8 @@ class SharedModel:
     @property
     def weights(self) -> Sequence[int]:
         """Descriptors of the weights file and the others of its layout, if clients map them themselves."""
-        return self._files if self._is_exported and not self.load_request.hosted else ()
+        is_mapped = isinstance(self.outcome, ModelGrant) and self.outcome.layout is not None
+        return self._files if is_mapped and not self.load_request.hosted else ()
 
     @property
     def nbytes(self) -> int:
@@ -122,7 +110,6 @@ class SharedModel:
             outcome = self._load_in_host(free, at_client[0].reason if at_client else self.load_request.refusal)
         else:
             exported, self._files = at_client
-            self._is_exported = exported.layout is not None
             outcome = self._grant(exported, free)
         if isinstance(outcome, ModelGrant) and outcome.is_loaded:
             self._start_hosts(outcome, make_room)
@@ -196,7 +183,7 @@ class SharedModel:
         self._close_files()
 
     def _close_files(self) -> None:
-        files, self._files, self._is_exported = self._files, [], False
+        files, self._files = self._files, []
         for file in files:
             os.close(file)
 
@@ -217,22 +204,20 @@ class SharedModel:
         return self._grant(exported, free)
 
     def _grant(self, exported: Exported, free: int) -> ModelGrant:
-        self.peak = exported.peak
         return ModelGrant(
             *exported[:3],  # response, layout, reason
             nbytes=self._size(exported.layout),
             is_first=True,
             variant=self.load_request.variant,
             free=free,
-            peak=self.peak,
-            file_bytes=self._file_size(exported.layout),
+            peak=exported.peak,
         )
 
     def _preload(self, exported: Exported, files: list[int]) -> None:
         """Gives the hosts to come what the loader exported: the weights, or copies of files from afar."""
         work = self.load_request.work
         if exported.layout is not None:
-            self._files, self._is_exported = files, True
+            self._files = files
             self._hosts.stop_hosts()  # only the loader runs; it moved the model's memory into the file
             self._fork_server.preload(Preload(work, files, exported.layout))
         elif exported.copies:
@@ -244,14 +229,6 @@ class SharedModel:
         imports = _anonymous(self._fork_server.fork_server)
         own = sum(max(0, _anonymous(host) - imports) for host in self._hosts.processes)
         return own + (layout.nbytes if layout else 0)
-
-    def _file_size(self, layout: WeightsLayout | None) -> int:
-        """Bytes of the model's own files that are mapped; not those that hosts inherit from their fork server."""
-        if layout is not None:
-            return layout.mapped_bytes - layout.nbytes
-        fork_server = self._fork_server.fork_server
-        imports = mapped_data_bytes(fork_server) if fork_server is not None else 0
-        return max([0, *(mapped_data_bytes(host) - imports for host in self._hosts.processes)])
 
     def _forward_output(self, logger: str, level: int, text: str) -> None:
         line = record_line(level, logger, text)

@@ -22,6 +22,7 @@ _TIMEOUT_SECS = 2.0
 _KILL_SECS = 2.0
 """How long to wait for killed processes to end."""
 _POLL_SECS = 0.01
+_BETWEEN = "a manager is about to start there, or to end."
 
 
 @dataclass(frozen=True)
@@ -141,24 +142,19 @@ def clean(state: MachineState) -> None:
 
 def _inspect(directory: str, name: str) -> ManagerState | SilentManager | str | None:
     """The manager at an endpoint; its name if there are only leftover files; None: nothing is left."""
-    deadline = time.monotonic() + _TIMEOUT_SECS
-    while True:
-        try:
-            connection = find(directory, name, _TIMEOUT_SECS)
-        except (OSError, ConfigurationError) as error:
-            return SilentManager(name, str(error))
-        if connection is None and is_free(directory, name):
-            return name if name in manager_names(directory) else None
-        state = None if connection is None else _state(name, Channel(connection))
-        if state is not None:
-            return state
-        if time.monotonic() > deadline:
-            return SilentManager(name, "a manager is about to start there, or to end.")
-        time.sleep(_POLL_SECS)  # a manager that starts or ends tells nobody
+    try:
+        connection = find(directory, name, _TIMEOUT_SECS)
+    except (OSError, ConfigurationError) as error:
+        return SilentManager(name, str(error))
+    if connection is not None:
+        return _state(name, Channel(connection))
+    if not is_free(directory, name):
+        return SilentManager(name, _BETWEEN)
+    return name if name in manager_names(directory) else None
 
 
-def _state(name: str, channel: Channel) -> ManagerState | SilentManager | None:
-    """Asks a manager for its state; None: it is exiting."""
+def _state(name: str, channel: Channel) -> ManagerState | SilentManager:
+    """Asks a manager for its state."""
     greeted = False
     try:
         channel.receive(_TIMEOUT_SECS)
@@ -169,7 +165,7 @@ def _state(name: str, channel: Channel) -> ManagerState | SilentManager | None:
         return SilentManager(name, f"the manager has not answered within {_TIMEOUT_SECS:g} s; is it stopped?")
     except Exception as error:  # another version's pickles may raise anything here
         if not greeted and isinstance(error, EOFError | ConnectionError):
-            return None
+            return SilentManager(name, _BETWEEN)
         problem = f"{type(error).__name__}: {error}".rstrip(": ")
         return SilentManager(
             name, f"the manager cannot be understood; is it of another version of Headrace? ({problem})"

@@ -76,22 +76,6 @@ def memory_of(process: int, proc: Path = Path("/proc")) -> Usage | None:
     )
 
 
-def mapped_data_bytes(process: int, proc: Path = Path("/proc")) -> int:
-    """Bytes of the data files that a process has mapped, such as weights: of no libraries, and of no shared memory."""
-    sizes: dict[str, int] = {}
-    code = set()
-    for line in lines_of(proc / str(process) / "maps"):
-        fields = line.split(maxsplit=5)
-        path = fields[5].strip() if len(fields) > 5 else ""
-        if not path.startswith("/") or path.startswith(("/memfd:", "/dev/")):
-            continue
-        start, _, end = fields[0].partition("-")
-        sizes[path] = sizes.get(path, 0) + int(end, 16) - int(start, 16)
-        if "x" in fields[1]:
-            code.add(path)
-    return sum(size for path, size in sizes.items() if path not in code)
-
-
 def memory_limit(proc: Path = Path("/proc"), groups: Path = _GROUPS) -> int:
     """Bytes that this process and the others in its control groups may use together.
 

@@ -20,8 +20,7 @@ from headrace.hosts.host import Exported, Response, encoded
 from headrace.hosts.provider import HostFailure, died, load_error
 from headrace.hosts.system import new_mark
 from headrace.ipc.codec import decode
-from headrace.ipc.exceptions import with_traceback_of
-from headrace.ipc.serialization import PROTOCOL, pickle_or_explain
+from headrace.ipc.serialization import PROTOCOL, pickle_or_explain, with_traceback_of
 from headrace.ipc.weights_file import NotMappableError, attach, export
 from headrace.machine.lease import Lease
 from headrace.machine.messages import LoadRequest, ModelGrant

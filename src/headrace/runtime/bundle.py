@@ -22,7 +22,7 @@ from headrace.core.errors import BudgetError, FallbackError
 from headrace.core.events import ElementFailed, Event, Observer
 from headrace.core.phases import during
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
-from headrace.ipc.exceptions import with_traceback_of
+from headrace.ipc.serialization import with_traceback_of
 from headrace.runtime.operations import Operations, is_any_of
 from headrace.runtime.plan import ONLY, Plan
 from headrace.runtime.queues import AnyBatch, queues_for

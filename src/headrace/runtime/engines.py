@@ -24,8 +24,8 @@ from headrace.failures.device import device_loss
 from headrace.hosts.host import Later, Response
 from headrace.hosts.provider import HostFailure
 from headrace.hosts.side_by_side import SideBySide
-from headrace.ipc.exceptions import exception_reducers
 from headrace.ipc.progress import Progress
+from headrace.ipc.serialization import exception_reducers
 from headrace.runtime.host_transport import HostTransport
 from headrace.runtime.messages import Done, EngineRequest, Work
 from headrace.runtime.request_handler import BatchRequestHandler, device_failure, raised, why_unsendable

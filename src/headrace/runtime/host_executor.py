@@ -19,8 +19,8 @@ from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
 from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch
 from headrace.hosts.connection import Call
 from headrace.hosts.provider import HostFailure
-from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
+from headrace.ipc.serialization import with_traceback_of
 from headrace.runtime.hosted_models import Answer, HostedModels
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.operations import Operations, catches

@@ -22,7 +22,7 @@ from headrace.hosts.client import ModelHosts, client_of
 from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.provider import Exclusive, HostFailure, Withdrawal
 from headrace.ipc.codec import Message, encode
-from headrace.ipc.exceptions import with_traceback_of
+from headrace.ipc.serialization import with_traceback_of
 from headrace.runtime.hosted_models import HostedModels
 from headrace.runtime.messages import Done, EngineRequest, Raised, Unreadable
 from headrace.runtime.spec import SessionSpec

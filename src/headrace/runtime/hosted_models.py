@@ -28,8 +28,8 @@ from headrace.failures.search import parts_after_timeout
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.connection import Call
 from headrace.hosts.provider import HostFailure, died, load_error
-from headrace.ipc.exceptions import with_traceback_of
 from headrace.ipc.progress import Activity
+from headrace.ipc.serialization import with_traceback_of
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import ModelProxy
 from headrace.runtime.observers import sample_also

@@ -17,9 +17,8 @@ from headrace.batching.batcher import Batcher
 from headrace.core.errors import ConfigurationError, HostDiedError
 from headrace.core.events import Observer
 from headrace.hosts.client import ModelHosts
-from headrace.hosts.environment import ThreadBudget, visible_gpus
+from headrace.hosts.environment import Preload, ThreadBudget, visible_gpus
 from headrace.hosts.fork_server_client import ForkServerClient
-from headrace.hosts.fork_server_process import Preload
 from headrace.hosts.provider import HostProvider
 from headrace.hosts.system import allowed_cores
 from headrace.ipc.segment import Segment
@@ -130,9 +129,9 @@ class MappedModels(ModelSource):
             raise
         finally:
             acquired.close_files()
-        label, mapped = self._spec.plan.label(name) or self._spec.plan.name, acquired.grant.layout.mapped_bytes
+        label, layout = self._spec.plan.label(name) or self._spec.plan.name, acquired.grant.layout
         text = "%s: mapped %.1f MB in %.0f ms; %.1f MB more are this process's own, with imports."
-        _LOGGER.info(text, label, mapped / 1e6, seconds * 1e3, private / 1e6)
+        _LOGGER.info(text, label, (layout.nbytes + layout.file_bytes) / 1e6, seconds * 1e3, private / 1e6)
         return loaded._replace(lease=acquired.lease)
 
 

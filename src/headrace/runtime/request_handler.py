@@ -22,8 +22,8 @@ from headrace.hosts.environment import ThreadBudget
 from headrace.hosts.host import Later, RequestHandler, Response
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.codec import encode
-from headrace.ipc.exceptions import exception_reducers
 from headrace.ipc.progress import Activity, Progress
+from headrace.ipc.serialization import exception_reducers
 from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import Loaded, ModelSource
 from headrace.runtime.observers import EngineMetrics
