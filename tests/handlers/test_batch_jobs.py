@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 
 import pytest
 
@@ -191,23 +193,15 @@ def store(tmp_path):
 def test_what_is_looked_up_is_of_one_moment(store, tmp_path, monkeypatch):
     """A batch that ends meanwhile would be neither answered nor running, and its requests sent again."""
     for name in "ab":
-        store.sent(store.announce("token", [name]), name)
-    store.end(1, [Line("a", 200, "of a")])
+        store.announce(name, [name])
+        store.sent(name, name)
+    store.end("a", [Line("a", 200, "of a")])
 
     def read(*row):
-        BatchStore(str(tmp_path)).end(2, [Line("b", 200, "of b")])
+        other = sqlite3.connect(tmp_path / "batches.db", timeout=0)
+        with closing(other), pytest.raises(sqlite3.OperationalError, match="locked"):
+            other.execute("BEGIN IMMEDIATE")
         return Line(*row)
 
     monkeypatch.setattr(batch_store, "Line", read)
-    assert store.look_up(["a", "b"]) == ([Line("a", 200, "of a")], [Sent(2, "b")], {"a", "b"})
-
-
-def test_number_of_a_forgotten_batch_is_never_given_again(store):
-    first = store.announce("token", ["a"])
-    store.sent(first, "one")
-    store.forget(first)
-    second = store.announce("token", ["a"])
-    store.sent(second, "two")
-    store.forget(first)  # another process had waited for it, too
-    store.end(first, [Line("a", 200, "of one")])
-    assert store.look_up(["a"]) == ([], [Sent(second, "two")], {"a"})
+    assert store.look_up(["a", "b"]) == ([Line("a", 200, "of a")], [Sent("b", "b")], {"a", "b"})

@@ -15,9 +15,8 @@ from batch_endpoint import _keys_and_short_pauses, batching, once  # noqa: F401 
 from headrace import EndpointError, Failure, PredictionResult, predict
 from headrace.beam import RunInference
 from headrace.core.events import UsageReported
-from headrace.handlers.anthropic_inference import AnthropicChatModelHandler
-from headrace.handlers.batch_apis import AnthropicBatches, OpenAIBatches
-from headrace.handlers.openai_inference import OpenAIChatModelHandler
+from headrace.handlers.anthropic_inference import AnthropicBatches, AnthropicChatModelHandler
+from headrace.handlers.openai_inference import OpenAIBatches, OpenAIChatModelHandler
 from http_endpoint import KEY, Answer, events_and_outcomes
 from pipelines import Run
 

@@ -124,7 +124,7 @@ def test_wrong_arguments_are_refused_at_construction(api):
         "url must be that of an API, such as http://localhost:8000/v1": {"url": "localhost:8000"},
         "prompt must name a column of each row in braces": {"prompt": "no column"},
         "prompt is no template: .* Write a literal brace twice": {"prompt": "a {"},
-        "braces in prompt must hold the name of a column": {"prompt": "a {}"},
+        "prompt must name a column .* Write a literal brace twice": {"prompt": "a {}"},
         "api_key must be a text, or a function that returns one": {"api_key": 3},
         "has no argument 'promt'; did you mean 'prompt'": {"promt": "a {b}"},
         "timeout": {"timeout": 3},

@@ -13,7 +13,7 @@ from headrace import ConfigurationError, EndpointError, PredictionCountError, Re
 from headrace.core.events import UsageReported
 from headrace.failures.replies import retry_after
 from headrace.handlers.gemini_inference import GeminiModelHandler, generate_from_string
-from headrace.handlers.json_answers import InvalidAnswerError
+from headrace.handlers.prompts import InvalidAnswerError
 from http_endpoint import KEY, Answer, events_and_outcomes, serving
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_in_the_environment")

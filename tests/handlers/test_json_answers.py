@@ -9,8 +9,8 @@ import pytest
 
 from headrace import Budget, ConfigurationError, MissingExtraError, Price, RowCostError, predict
 from headrace.core.events import UsageReported
-from headrace.handlers.json_answers import InvalidAnswerError, JsonSchema
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
+from headrace.handlers.prompts import InvalidAnswerError, JsonSchema
 from http_endpoint import events_and_outcomes, failures_among, serving
 from openai_endpoint import completion, refusing, speaking
 
@@ -50,9 +50,9 @@ def test_schema_may_be_in_a_file_and_what_is_none_is_refused(tmp_path):
     for path in (tmp_path / "label.json", str(tmp_path / "label.json")):
         assert read(GOOD, path) == {"label": "good"}
     for given, said in (
-        ({"type": "objekt"}, "json_schema is no JSON schema: 'objekt'"),
-        ([], "json_schema must be a dict"),
-        (tmp_path / "broken.json", "the file of json_schema is no JSON"),
+        ({"type": "objekt"}, "nor the path of a file with one: 'objekt'"),
+        ([], "json_schema is no JSON schema, such as .*'list' object is not a mapping"),
+        (tmp_path / "broken.json", "nor the path of a file with one: Expecting property name"),
     ):
         with pytest.raises(ConfigurationError, match=said):
             read(GOOD, given)

@@ -99,15 +99,6 @@ def test_refusal_of_the_model_is_a_dead_letter_with_its_words():
     assert str(failure.error) == "the model refused: I'd rather not."
 
 
-def test_endpoint_that_wants_a_key_where_none_is_set_is_one_error_that_says_where_it_is_looked_for(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY")
-    said = r"has no API key: set OPENAI_API_KEY .* wants one: .*Incorrect API key"
-    with serving(lambda asked, before: refusing(401, "Incorrect API key provided: none.")) as server:
-        with pytest.raises(EndpointError, match=said):
-            list(predict(OpenAIChatModelHandler("m", url=at(server)), ["a", "b"], on_failure="yield"))
-        assert len(server.requests) == 2
-
-
 def test_url_may_be_that_of_the_requests_and_a_server_of_the_users_own_needs_no_key(server, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     handler = OpenAIChatModelHandler("m", url=f"{at(server)}/chat/completions")

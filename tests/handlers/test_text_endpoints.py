@@ -13,8 +13,8 @@ from endpoint_apis import APIS, EMBEDDINGS, each
 from headrace import Budget, EndpointError, PredictionCountError, predict
 from headrace.core.events import UsageReported
 from headrace.handlers.anthropic_inference import AnthropicModelHandler, message_from_string
-from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.openai_inference import OpenAIChatModelHandler
+from headrace.handlers.prompts import InvalidAnswerError
 from http_endpoint import KEY, Answer, events_and_outcomes, failures_among, serving
 
 pytestmark = pytest.mark.usefixtures("module_travels", "requests_end", "_keys_in_the_environment")

@@ -22,8 +22,8 @@ from headrace import (
 )
 from headrace.core.event_loop import result_of
 from headrace.failures.replies import retry_after
-from headrace.handlers.json_answers import InvalidAnswerError
 from headrace.handlers.kserve_inference import KServeModelHandler
+from headrace.handlers.prompts import InvalidAnswerError
 from headrace.testing import HandlerContract, nearly_equal
 from http_endpoint import Answer, events_and_outcomes, failures_among
 from http_endpoint import serving as serving_http

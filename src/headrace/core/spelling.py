@@ -11,7 +11,8 @@ import shlex
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from typing import ParamSpec, TypeVar
+from operator import attrgetter
+from typing import Any, ParamSpec, TypeVar
 
 from headrace.core.config import BatchingConfig, PlacementConfig, RetryConfig
 from headrace.core.errors import ConfigurationError, NotYetHonouredWarning, level_of_the_user
@@ -74,6 +75,18 @@ def constructor_arguments(cls: type) -> set[str]:
     found = {one.name: one for init in inits for one in inspect.signature(init).parameters.values()}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {name for name, one in found.items() if one.kind in named} - {"self"}
+
+
+def with_options_of(base: type) -> Callable[[T], T]:
+    """Decorates a constructor that hands ``**options`` on to that of ``base``: its signature has the latter's, too."""
+
+    def decorate(init: Any) -> Any:
+        own = inspect.signature(init).parameters
+        both = {**own, **inspect.signature(base).parameters, **own}
+        init.__signature__ = inspect.Signature(sorted(both.values(), key=attrgetter("kind")))
+        return init
+
+    return decorate
 
 
 def refusing_unknown(function: Callable[P, T]) -> Callable[P, T]:

@@ -12,6 +12,6 @@
     huggingface_models.py, huggingface_engines.py, vllm_server.py, vllm_guard.py  parts of one framework's handlers
     generation.py, prompts.py  what handlers of language models share: prompts, what is generated, restarts
     text_endpoints.py, chat_endpoints.py                                         language models behind an API
-    batch_jobs.py, batch_apis.py, batch_store.py                                 providers' Batch APIs
+    batch_jobs.py, batch_store.py                                                providers' Batch APIs
     cards.py                   the table that ``headrace handlers`` prints; imports no framework
 """

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.core.answer import predictions_of
-from headrace.core.errors import ConfigurationError, extra_required
+from headrace.core.errors import ConfigurationError, EndpointError, extra_required
 from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
 from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
-from headrace.handlers.batch_apis import AnthropicBatches
-from headrace.handlers.batch_jobs import MAX_WAIT_SECS
+from headrace.core.spelling import with_options_of
+from headrace.handlers.batch_jobs import Collected, Requests
+from headrace.handlers.batch_store import Announced, Line, lines_in
 from headrace.handlers.chat_endpoints import ChatHandler, ModelReply
-from headrace.handlers.json_answers import text_in
+from headrace.handlers.prompts import text_in
 from headrace.handlers.text_endpoints import count_of, outcomes_of
 
 with extra_required("anthropic"):
@@ -30,14 +32,28 @@ _KEY = "ANTHROPIC_API_KEY"
 _MAX_TOKENS = 1024
 _CALLER = "AnthropicModelHandler"
 ClientT = TypeVar("ClientT", anthropic.Anthropic, anthropic.AsyncAnthropic)
+_EARLIER_SECS = 600
+"""How far the provider's clock may be behind ours."""
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""HTTP's statuses for kinds of errors in batches; 500 for others."""
+_COUNTS = ("processing", "succeeded", "errored", "canceled", "expired")
+"""Of a batch's requests; others may come to be among them, such as a total."""
 _ABOUT_BATCHES = ("min_batch_size", "max_batch_size", "max_batch_duration_secs", "max_batch_weight", "element_size_fn")
 
 
 def _retry_on_appropriate_error(exception: BaseException) -> bool:
     """Beam's filter: 429, and what is the server's fault."""
-    if not isinstance(exception, APIStatusError):
-        return False
-    return bool(exception.status_code == 429 or exception.status_code >= 500)
+    return isinstance(exception, APIStatusError) and (exception.status_code == 429 or exception.status_code >= 500)
 
 
 def message_from_string(
@@ -67,9 +83,7 @@ def _asked(model_name: str, conversations: Sequence[Any], client: Any, args: Map
             answer = error
         found.append(answer)
     return [
-        ElementFailure(one.error)
-        if isinstance(one, ElementRetry) and not _retry_on_appropriate_error(one.error)
-        else one
+        ElementFailure(one.error) if type(one) is ElementRetry and not _retry_on_appropriate_error(one.error) else one
         for one in outcomes_of(found)
     ]
 
@@ -153,6 +167,78 @@ class AnthropicModelHandler(RemoteModelHandler[Any, PredictionResult, Anthropic]
         return PredictionResult(example, answer, self.model_name)
 
 
+class AnthropicBatches:
+    """Requests go up together, results come back as JSON lines.
+
+    Args:
+        client: returns Anthropic's, before each request: its key may have expired.
+    """
+
+    most_requests = 100_000
+    most_bytes = 256_000_000
+
+    def __init__(self, client: Callable[[], Any]) -> None:
+        self._client = client
+
+    async def prepare(self, token: str, requests: Requests) -> Any:
+        """The requests as Anthropic has them, which keeps no token."""
+        return [{"custom_id": name, "params": body} for name, body in requests.items()]
+
+    async def send(self, token: str, prepared: Any) -> str:
+        """Makes a batch."""
+        return str((await self._client().messages.batches.create(requests=prepared)).id)
+
+    async def find(self, batch: Announced) -> str | None:
+        """The id of the batch with our requests; "" if there is none; None: that cannot be told yet.
+
+        Anthropic says which requests a batch has when it has ended: until then, one of as many might be it.
+        """
+        undecided = False
+        async for one in self._client().messages.batches.list(limit=100):  # the latest first
+            if one.created_at.timestamp() < batch.at - _EARLIER_SECS:
+                break
+            size = sum(getattr(one.request_counts, count) for count in _COUNTS)
+            if one.id in batch.elsewhere or size != len(batch.ids):
+                continue
+            if one.processing_status != "ended":
+                undecided = True
+            elif one.results_url:
+                named = {line.id for line in await self._results(one.id)}
+                if named and named <= batch.ids:
+                    return str(one.id)
+        return None if undecided else ""
+
+    async def collect(self, remote: str) -> Collected | None:
+        """The results of a batch; None while it runs. EndpointError: Anthropic has them no longer."""
+        batch = await self._client().messages.batches.retrieve(remote)
+        if batch.processing_status != "ended":
+            return None
+        if not batch.results_url:
+            raise EndpointError(
+                f"the endpoint no longer has the answers of batch {remote}: Anthropic keeps them for 29 days. Name "
+                "another batch_directory to ask again."
+            )
+        return await self._results(remote), "some of it expired or was cancelled"
+
+    async def _results(self, remote: str) -> list[Line]:
+        response = (await self._client().messages.batches.results(remote)).http_response
+        try:
+            content = await response.aread()  # the client's own reader ends at a line that is damaged
+        except Exception as error:  # the HTTP client's
+            raise ConnectionError(f"the answers broke off: {error}") from error
+        return await asyncio.to_thread(lines_in, content, _anthropic_line)
+
+
+def _anthropic_line(said: dict[str, Any]) -> Line:
+    result = said["result"]
+    if result["type"] == "succeeded":
+        return Line(said["custom_id"], 200, json.dumps(result["message"]))
+    if result["type"] == "errored":
+        status = _STATUSES.get(result["error"]["error"]["type"], 500)
+        return Line(said["custom_id"], status, json.dumps(result["error"]))
+    return Line(said["custom_id"], None, f"the request {'expired' if result['type'] == 'expired' else 'was cancelled'}")
+
+
 class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
     """Asks Claude; examples, predictions and arguments are those of ``OpenAIChatModelHandler``, and ``max_tokens``.
 
@@ -176,29 +262,14 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
     _answer = Message
     _wanted = "message"
 
-    def __init__(
-        self,
-        model_name: str,
-        *,
-        prompt: str | None = None,
-        system: str | None = None,
-        json_schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
-        max_tokens: int = _MAX_TOKENS,
-        full_answer: bool = False,
-        url: str | None = None,
-        api_key: KeySource = None,
-        batch_directory: str | os.PathLike[str] | None = None,
-        max_wait_secs: float = MAX_WAIT_SECS,
-        **options: Any,
-    ) -> None:
+    @with_options_of(ChatHandler)
+    def __init__(self, model_name: str, *, max_tokens: int = _MAX_TOKENS, **options: Any) -> None:
         if not isinstance(max_tokens, int) or max_tokens < 1:
             raise ConfigurationError(
                 f"{type(self).__qualname__}: max_tokens must be an int, at least 1, not {max_tokens!r}."
             )
+        super().__init__(model_name, **options)
         self._max_tokens = max_tokens
-        options |= {"url": url, "api_key": api_key, "batch_directory": batch_directory, "max_wait_secs": max_wait_secs}
-        options |= {"json_schema": json_schema, "full_answer": full_answer}
-        super().__init__(model_name, prompt=prompt, system=system, **options)
 
     def create_client(self) -> anthropic.AsyncAnthropic:
         """Makes the client, which retries nothing: Headrace does; ConfigurationError if there is no key."""

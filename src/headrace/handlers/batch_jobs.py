@@ -25,12 +25,11 @@ import random
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import Any, Protocol
 
 from headrace.core.errors import ConfigurationError, EndpointError, HeadraceError, as_type_name, extra_required
-from headrace.handlers.batch_apis import BatchApi, BatchRefusedError, Collected, Requests
-from headrace.handlers.batch_store import BatchStore, Line, Sent, unusable
+from headrace.handlers.batch_store import Announced, BatchStore, Line, Sent, unusable
 from headrace.handlers.text_endpoints import is_final, status_of
 
 MAX_WAIT_SECS = 90_000.0
@@ -58,6 +57,40 @@ class BatchUnfinishedError(HeadraceError, TimeoutError):
 
 class BatchLateError(BatchUnfinishedError):
     """A request was not answered in time, and its batch still runs."""
+
+
+class BatchRefusedError(HeadraceError, RuntimeError):
+    """The provider refuses a whole batch: nothing of it is done."""
+
+    is_for_now = False
+    """Whether the batch would be accepted when others have ended."""
+
+
+Requests = Mapping[str, Mapping[str, Any]]
+"""The bodies of requests by ids, which are digests of their content."""
+Collected = tuple[list[Line], str]
+"""What a batch leaves behind, in any order, perhaps without requests that it has not come to; and how it ended."""
+
+
+class BatchApi(Protocol):
+    """What a provider's Batch API does; in a module with the handler that asks single requests of it."""
+
+    most_requests: int
+    """In a batch."""
+    most_bytes: int
+    """Of a batch."""
+
+    async def prepare(self, token: str, requests: Requests) -> Any:
+        """Does what has to be done before there can be a batch; returns what ``send`` needs."""
+
+    async def send(self, token: str, prepared: Any) -> str:
+        """Makes a batch; returns its id."""
+
+    async def find(self, batch: Announced) -> str | None:
+        """The id of a batch that may have arrived; "" if it has not; None: that cannot be told yet."""
+
+    async def collect(self, remote: str) -> Collected | None:
+        """What a batch leaves behind; None while it runs. BatchRefusedError, EndpointError: nothing will come."""
 
 
 _Outcome = Line | BatchUnfinishedError
@@ -96,7 +129,7 @@ class BatchJobs:
     def __init__(
         self, caller: str, directory: str, max_wait_secs: float, where: str, api: BatchApi, *, error: type[Exception]
     ) -> None:
-        self._who = caller
+        self._caller = caller
         self._directory = directory
         self._max_wait_secs = max_wait_secs
         self._where = where
@@ -131,13 +164,11 @@ class BatchJobs:
         """The answers in order; of several to equal requests, and of those in several runs, one is new."""
         lost = BatchUnfinishedError("the provider took no batch with it in time; it has others that have not ended.")
         new = await asyncio.to_thread(self._store.count, ids)
-        outcomes: list[_Outcome] = []
-        for one in ids:
-            outcome = found.get(one, lost)
-            if isinstance(outcome, Line) and one in new:
-                new.remove(one)
-                outcome = outcome._replace(is_new=True)
-            outcomes.append(outcome)
+        outcomes = [found.get(one, lost) for one in ids]
+        for place, outcome in enumerate(outcomes):
+            if isinstance(outcome, Line) and outcome.id in new:
+                new.remove(outcome.id)
+                outcomes[place] = outcome._replace(is_new=True)
         return outcomes
 
     async def refuse(self, bodies: Iterable[Mapping[str, Any]]) -> None:
@@ -170,9 +201,9 @@ class BatchJobs:
                 remote = await self._api.find(announced)
             is_old = time.time() - announced.at >= OLD_SECS or time.monotonic() - since >= ARRIVING_SECS
             if remote:
-                await asyncio.to_thread(self._store.sent, announced.number, remote)
+                await asyncio.to_thread(self._store.sent, announced.token, remote)
             elif remote is not None and is_old:
-                await asyncio.to_thread(self._store.forget, announced.number)
+                await asyncio.to_thread(self._store.forget, announced.token)
             else:
                 is_clear = False
         return is_clear
@@ -194,50 +225,49 @@ class BatchJobs:
                 raise
             gone = f" If it has no batch {remote} any more, name another batch_directory." if remote else ""
             raise EndpointError(
-                f"{self._who}: the endpoint refuses the batch: {as_type_name(error)}: {error}. Check the key, the URL, "
-                f"the account, and whether the endpoint has a Batch API.{gone}"
+                f"{self._caller}: the endpoint refuses the batch: {as_type_name(error)}: {error}. Check the key, the "
+                f"URL, the account, and whether the endpoint has a Batch API.{gone}"
             ) from error
 
     async def _send(self, requests: Requests) -> Sent:
         token = uuid.uuid4().hex
         with self._refusing():
             prepared = await self._api.prepare(token, requests)
-            number = await asyncio.to_thread(self._store.announce, token, requests)
+            await asyncio.to_thread(self._store.announce, token, requests)
             try:
                 remote = await self._api.send(token, prepared)
             except self._errors as error:
                 if is_final(status_of(error)) or status_of(error) in _NOT_TAKEN:
-                    await asyncio.to_thread(self._store.forget, number)
+                    await asyncio.to_thread(self._store.forget, token)
                 raise  # else it may have arrived all the same: the next try looks for it
-        await asyncio.to_thread(self._store.sent, number, remote)
-        _LOGGER.info("%s: %s requests were sent as batch %s", self._who, f"{len(requests):,}", remote)
-        return Sent(number, remote)
+        await asyncio.to_thread(self._store.sent, token, remote)
+        _LOGGER.info("%s: %s requests were sent as batch %s", self._caller, f"{len(requests):,}", remote)
+        return Sent(token, remote)
 
     async def _waited_for(self, batch: Sent, until: float) -> dict[str, _Outcome]:
         """The answers of a batch; an error in the place of each that did not come. Empty if it is to be sent later."""
-        lines = await asyncio.to_thread(self._store.lines, batch.number)
+        ids = {line.id for line in await asyncio.to_thread(self._store.lines, batch.token)}
         later = (
             f"batch {batch.remote} stays at the provider. What was sent is in {self._directory}: run again with the "
             "same batch_directory to collect it; nothing is paid twice."
         )
         try:
-            collected = await self._polled(batch.remote, {line.id for line in lines}, until)
+            collected = await self._polled(batch.remote, ids, until)
         except BatchRefusedError as error:
-            await asyncio.to_thread(self._store.forget, batch.number)
+            await asyncio.to_thread(self._store.forget, batch.token)
             if not error.is_for_now:
-                raise EndpointError(f"{self._who}: {error}") from error
-            _LOGGER.info("%s: %s; it is sent again in %g s", self._who, error, REFUSED_SECS)
+                raise EndpointError(f"{self._caller}: {error}") from error
+            _LOGGER.info("%s: %s; it is sent again in %g s", self._caller, error, REFUSED_SECS)
             return {}
         except asyncio.CancelledError:
-            _LOGGER.warning("%s: %s", self._who, later)
+            _LOGGER.warning("%s: %s", self._caller, later)
             raise
         if collected is None:
-            late = BatchLateError(f"no answer after {self._max_wait_secs:g} s; {later}")
-            return dict.fromkeys((line.id for line in lines), late)
+            return dict.fromkeys(ids, BatchLateError(f"no answer after {self._max_wait_secs:g} s; {later}"))
         answered, ended = collected
-        await asyncio.to_thread(self._store.end, batch.number, answered)
+        await asyncio.to_thread(self._store.end, batch.token, answered)
         otherwise = f"batch {batch.remote} ended ({ended}) without its answer"
-        return {line.id: _outcome(line, otherwise) for line in await asyncio.to_thread(self._store.lines, batch.number)}
+        return {line.id: _outcome(line, otherwise) for line in await asyncio.to_thread(self._store.lines, batch.token)}
 
     async def _polled(self, remote: str, ids: set[str], until: float) -> Collected | None:
         """What a batch leaves behind; None if it does not end in time. Answers may come after its end."""
@@ -249,7 +279,7 @@ class BatchJobs:
                 with self._refusing(remote) if is_known else nullcontext():
                     collected = await self._api.collect(remote)
             except self._errors as error:
-                _LOGGER.info("%s: batch %s could not be polled: %s", self._who, remote, as_type_name(error))
+                _LOGGER.info("%s: batch %s could not be polled: %s", self._caller, remote, as_type_name(error))
             if collected is not None:
                 ended_at = ended_at or time.monotonic()
                 is_whole = ids <= {line.id for line in collected[0]}
@@ -268,12 +298,11 @@ class BatchJobs:
         lock = FileLock(os.path.join(self._directory, "lock"), thread_local=False)
         while not lock.is_locked:
             try:
-                with suppress(Timeout):
-                    lock.acquire(timeout=0)
+                lock.acquire(timeout=0)
+            except Timeout:
+                await self._rest(_LOCK_SECS, until, f"another process keeps {lock.lock_file} locked")
             except OSError as error:
                 raise unusable(self._directory, error) from error
-            if not lock.is_locked:
-                await self._rest(_LOCK_SECS, until, f"another process keeps {lock.lock_file} locked")
         try:
             yield
         finally:

@@ -7,32 +7,31 @@ provider's id follows, nobody knows whether it has arrived.
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import sqlite3
 import time
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.core.errors import ConfigurationError
 from headrace.core.sqlite_files import create_for_owner, legible_errors, log_ahead
 
+_LOGGER = logging.getLogger(__name__)
+_ID = re.compile(rb'"custom_id"\s*:\s*"([^"\\]+)"')
 _BUSY_SECS = 60.0
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS batches (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT NOT NULL, announced REAL NOT NULL, remote TEXT,
-    ended INTEGER DEFAULT 0
-);
 CREATE TABLE IF NOT EXISTS requests (
-    id TEXT NOT NULL, batch INTEGER NOT NULL, status INTEGER, body TEXT, counted_by TEXT
+    id TEXT NOT NULL, batch TEXT NOT NULL, announced REAL NOT NULL, remote TEXT, ended INTEGER DEFAULT 0,
+    status INTEGER, body TEXT DEFAULT '', counted INTEGER DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS requests_by_id ON requests (id, batch);
 CREATE INDEX IF NOT EXISTS requests_by_batch ON requests (batch);
-SELECT token, announced, remote, ended, status, body, counted_by FROM batches JOIN requests ON batch = number LIMIT 0;
+SELECT id, batch, announced, remote, ended, status, body, counted FROM requests LIMIT 0;
 """
-"""A number is never reused: a process may still wait for a batch that another has forgotten. The query checks that the
-tables are ours."""
+"""A request is there once for each batch that has it. The query checks that the table is ours."""
 
 
 class Line(NamedTuple):
@@ -48,10 +47,25 @@ class Line(NamedTuple):
     """Whether it is handed out for the first time; else what it cost was counted before."""
 
 
+def lines_in(content: bytes, line_of: Callable[[Any], Line]) -> list[Line]:
+    """The lines of a file of results. A damaged one was paid for all the same: its request's answer cannot be used."""
+    lines: list[Line] = []
+    for raw in filter(bytes.strip, content.split(b"\n")):
+        try:
+            line = line_of(json.loads(raw))
+            if not isinstance(line.id, str):
+                raise TypeError("the id is no text")
+            lines.append(line._replace(body=line.body.encode(errors="replace").decode()))  # SQLite takes no surrogates
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+            said = f"the batch's results have a damaged line: {raw[:200].decode(errors='replace')!r}"
+            _LOGGER.warning("%s", said)
+            lines += [Line(one.decode(errors="replace"), 200, json.dumps(said)) for one in _ID.findall(raw)]
+    return lines
+
+
 class Announced(NamedTuple):
     """A batch that may have been sent or not."""
 
-    number: int
     token: str
     """Sent along, where the provider keeps it."""
     at: float
@@ -65,13 +79,13 @@ class Announced(NamedTuple):
 class Sent(NamedTuple):
     """A batch at the provider whose answers nobody has collected."""
 
-    number: int
+    token: str
     remote: str
     """The provider's id."""
 
 
 class BatchStore:
-    """Batches and their requests. Thread-safe, and safe for several processes.
+    """Batches, by their tokens, and their requests. Thread-safe, and safe for several processes.
 
     Args:
         directory: of the file; made for its owner only, if it is missing.
@@ -92,91 +106,81 @@ class BatchStore:
         except (OSError, sqlite3.Error) as error:
             raise unusable(directory, error) from error
 
-    def announce(self, token: str, ids: Iterable[str]) -> int:
-        """Notes that a batch of these requests is about to be sent; returns its number."""
+    def announce(self, token: str, ids: Iterable[str]) -> None:
+        """Notes that a batch of these requests is about to be sent."""
+        rows = [(one, token, time.time()) for one in ids]
         with self._opened() as database:
-            cursor = database.execute("INSERT INTO batches (token, announced) VALUES (?, ?)", (token, time.time()))
-            number = int(cursor.lastrowid or 0)
-            database.executemany("INSERT INTO requests (id, batch) VALUES (?, ?)", ((one, number) for one in ids))
-        return number
+            database.executemany("INSERT INTO requests (id, batch, announced) VALUES (?, ?, ?)", rows)
 
-    def sent(self, number: int, remote: str) -> None:
+    def sent(self, token: str, remote: str) -> None:
         """Notes the provider's id of a batch."""
         with self._opened() as database:
-            database.execute("UPDATE batches SET remote = ? WHERE number = ?", (remote, number))
+            database.execute("UPDATE requests SET remote = ? WHERE batch = ?", (remote, token))
 
-    def forget(self, number: int) -> None:
+    def forget(self, token: str) -> None:
         """Forgets a batch of which the provider has done nothing."""
         with self._opened() as database:
-            database.execute("DELETE FROM batches WHERE number = ?", (number,))
-            database.execute("DELETE FROM requests WHERE batch = ?", (number,))
+            database.execute("DELETE FROM requests WHERE batch = ?", (token,))
 
-    def end(self, number: int, lines: Iterable[Line]) -> None:
+    def end(self, token: str, lines: Iterable[Line]) -> None:
         """Keeps the answers of a batch, unless another process did so before."""
         with self._opened() as database:
-            if database.execute("UPDATE batches SET ended = 1 WHERE number = ? AND NOT ended", (number,)).rowcount:
-                rows = ((line.status, line.body, line.id, number) for line in lines)
+            if database.execute("UPDATE requests SET ended = 1 WHERE batch = ? AND NOT ended", (token,)).rowcount:
+                rows = ((line.status, line.body, line.id, token) for line in lines)
                 database.executemany("UPDATE requests SET status = ?, body = ? WHERE id = ? AND batch = ?", rows)
 
-    def lines(self, number: int) -> list[Line]:
+    def lines(self, token: str) -> list[Line]:
         """The answers of a batch; requests without one have no status."""
         with self._opened() as database:
-            rows = database.execute("SELECT id, status, coalesce(body, '') FROM requests WHERE batch = ?", (number,))
+            rows = database.execute("SELECT id, status, body FROM requests WHERE batch = ?", (token,))
             return [Line(*row) for row in rows]
 
     def look_up(self, ids: Iterable[str]) -> tuple[list[Line], list[Sent], set[str]]:
         """The good answers, the batches at the provider that hold other requests, and the ids of all these requests."""
         wanted = set(ids)
         with self._opened() as database:
-            found = database.execute(
-                "SELECT id, status, coalesce(body, '') FROM requests WHERE status = 200 "
+            good = database.execute(
+                "SELECT id, status, body FROM requests WHERE status = 200 "
                 "AND id IN (SELECT value FROM json_each(?)) GROUP BY id",
                 _as_json(wanted),
             )
-            lines = [Line(*row) for row in found]
+            lines = [Line(*row) for row in good]
             known = {line.id for line in lines}
             pending = database.execute(
-                "SELECT id, number, remote FROM requests JOIN batches ON batch = number "
-                "WHERE NOT ended AND remote NOT NULL AND id IN (SELECT value FROM json_each(?))",
+                "SELECT id, batch, remote FROM requests WHERE NOT ended AND remote NOT NULL "
+                "AND id IN (SELECT value FROM json_each(?))",
                 _as_json(wanted - known),
             ).fetchall()
-        batches = sorted({Sent(number, remote) for _, number, remote in pending})
-        return lines, batches, known.union(row[0] for row in pending)
+        return lines, sorted({Sent(*row[1:]) for row in pending}), known.union(row[0] for row in pending)
 
     def announced(self, ids: Iterable[str]) -> list[Announced]:
         """The batches that may have been sent or not, as far as they have one of these requests."""
         with self._opened() as database:
             found = database.execute(
-                "SELECT number, token, announced, "
-                "(SELECT json_group_array(id) FROM requests WHERE batch = number) FROM batches WHERE remote IS NULL "
-                "AND number IN (SELECT batch FROM requests WHERE id IN (SELECT value FROM json_each(?)))",
+                "SELECT batch, announced, json_group_array(id) FROM requests WHERE remote IS NULL AND batch IN "
+                "(SELECT batch FROM requests WHERE id IN (SELECT value FROM json_each(?))) GROUP BY batch",
                 _as_json(ids),
             ).fetchall()
-            others = frozenset(one for (one,) in database.execute("SELECT remote FROM batches WHERE remote NOT NULL"))
-        return [
-            Announced(number, token, at, frozenset(json.loads(members)), others) for number, token, at, members in found
-        ]
+            others = database.execute("SELECT DISTINCT remote FROM requests WHERE remote NOT NULL") if found else ()
+            elsewhere = frozenset(remote for (remote,) in others)
+        return [Announced(token, at, frozenset(json.loads(members)), elsewhere) for token, at, members in found]
 
     def count(self, ids: Iterable[str]) -> set[str]:
         """Notes that answers to these requests are handed out; returns those that were not before."""
-        mine, wanted = uuid.uuid4().hex, _as_json(ids)
         with self._opened() as database:
-            database.execute(
-                "UPDATE requests SET counted_by = ? "
-                "WHERE status = 200 AND counted_by IS NULL AND id IN (SELECT value FROM json_each(?))",
-                (mine, *wanted),
-            )
-            counted = "SELECT id FROM requests WHERE counted_by = ? AND id IN (SELECT value FROM json_each(?))"
-            return {one for (one,) in database.execute(counted, (mine, *wanted))}
+            found = database.execute(
+                "SELECT DISTINCT id FROM requests WHERE status = 200 AND NOT counted "
+                "AND id IN (SELECT value FROM json_each(?))",
+                _as_json(ids),
+            ).fetchall()
+            database.executemany("UPDATE requests SET counted = 1 WHERE status = 200 AND id = ?", found)
+        return {one for (one,) in found}
 
     def refuse(self, ids: Iterable[str]) -> None:
         """Forgets answers that could not be used: the next one with the same request asks again."""
         with self._opened() as database:
-            database.execute(
-                "UPDATE requests SET status = NULL, body = NULL "
-                "WHERE status = 200 AND id IN (SELECT value FROM json_each(?))",
-                _as_json(ids),
-            )
+            rows = ((one,) for one in ids)
+            database.executemany("UPDATE requests SET status = NULL, body = '' WHERE status = 200 AND id = ?", rows)
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
@@ -184,7 +188,7 @@ class BatchStore:
         try:
             with legible_errors(), closing(sqlite3.connect(self._path, _BUSY_SECS)) as database, database:
                 database.text_factory = lambda data: data.decode(errors="replace")  # damage concerns its request only
-                database.execute("BEGIN")  # else each query would begin when it runs
+                database.execute("BEGIN IMMEDIATE")  # else each query would begin when it runs
                 yield database
         except sqlite3.OperationalError:
             raise

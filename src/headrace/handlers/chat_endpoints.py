@@ -22,21 +22,21 @@ from headrace.core.remote import ElementFailure
 from headrace.core.request_context import kept_for_next_try, report_rate_limit, row_cost_error, usage_was_paid_before
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
-from headrace.core.spelling import did_you_mean
-from headrace.handlers.batch_apis import BatchApi
-from headrace.handlers.batch_jobs import MAX_WAIT_SECS, BatchJobs, batch_options
+from headrace.core.spelling import did_you_mean, with_options_of
+from headrace.handlers.batch_jobs import MAX_WAIT_SECS, BatchApi, BatchJobs, batch_options
 from headrace.handlers.batch_store import Line
-from headrace.handlers.json_answers import Fields, InvalidAnswerError, JsonSchema
-from headrace.handlers.prompts import Prompts
-from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url, outcome_of
+from headrace.handlers.prompts import Fields, InvalidAnswerError, JsonSchema, Prompts
+from headrace.handlers.text_endpoints import CODES_OF_ACCOUNTS, TextEndpointHandler, checked_url, outcome_of
 
 Steps = Generator[dict[str, Any], Any, Any]
 """Yields the arguments of requests, gets what ``_reply_in`` makes of their answers, and returns the prediction."""
 
-_CODES_IN_BATCHES = frozenset({"model_not_found", "unknown_parameter", "unsupported_parameter"})
+_CODES_IN_BATCHES = (*CODES_OF_ACCOUNTS, "model_not_found", "unknown_parameter", "unsupported_parameter")
 """Of errors that concern every request, where no probe tells."""
 _NOT_IN_BATCHES = ("extra_headers", "extra_query")
 _NOT_IN_A_BODY = (*_NOT_IN_BATCHES, "extra_body", "timeout")
+_UNFIT = (ElementFailure, InvalidAnswerError, PredictionCountError)
+"""What becomes of an example whose answers were of no use."""
 _IN_A_BATCH = 10_000
 """Examples; each takes about 20 KB here until it is answered."""
 _BATCHES = 4
@@ -141,23 +141,16 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         """Asks for each example, perhaps in a batch; a wrong one costs the others nothing."""
         if self._batches is None:
             return await super().request(batch, model, inference_args)
+        caller, where, api = type(self).__qualname__, f"{self._where()} /v1{self._path}", self._batch_api(model)
         try:
-            jobs = await asyncio.to_thread(self._jobs, *self._batches, model)
+            jobs = await asyncio.to_thread(BatchJobs, caller, *self._batches, where, api, error=self._client_error)
             found = await self._in_rounds(jobs, batch, inference_args or {})
         except ConfigurationError as error:  # about the folder: no request can be sent
-            raise EndpointError(f"{type(self).__qualname__}: {error}") from error
+            raise EndpointError(f"{caller}: {error}") from error
         except Exception as error:
             self._api_key.mask_error(error)
             raise
         return [outcome_of(answer, may_pass=False) for answer in found]
-
-    def _jobs(self, directory: str, max_wait_secs: float, client: ModelT) -> BatchJobs:
-        where = f"{self._where()} /v1{self._path}"
-        caller, api = type(self).__qualname__, self._batch_api(client)
-        return BatchJobs(caller, directory, max_wait_secs, where, api, error=self._client_error)
-
-    def _is_for_all(self, code: Any) -> bool:
-        return super()._is_for_all(code) or (self._batches is not None and code in _CODES_IN_BATCHES)
 
     async def _predict(self, example: Any, client: ModelT, args: Mapping[str, Any]) -> Any:
         steps = self._steps(example)
@@ -201,7 +194,7 @@ class ClientHandler(TextEndpointHandler[ModelT]):
 
     async def _in_rounds(self, jobs: BatchJobs, batch: Sequence[Any], args: Mapping[str, Any]) -> list[Any]:
         """Predictions, and errors in their places: what all examples ask next goes into one batch, until none asks."""
-        steps = [self._steps(example) for example in batch]
+        steps = list(map(self._steps, batch))
         replies: dict[int, Any] = dict.fromkeys(range(len(batch)))
         found: list[Any] = [None] * len(batch)
         sent: list[list[Any]] = [[] for _ in batch]
@@ -222,8 +215,10 @@ class ClientHandler(TextEndpointHandler[ModelT]):
                 try:
                     replies[place] = self._answered(answer, request)
                 except Exception as error:
-                    found[place] = self._judged(error)
-        await jobs.refuse(body for bodies, one in zip(sent, found, strict=True) if _is_unfit(one) for body in bodies)
+                    found[place] = self._judged(error, _CODES_IN_BATCHES)
+        await jobs.refuse(
+            body for bodies, one in zip(sent, found, strict=True) if isinstance(one, _UNFIT) for body in bodies
+        )
         return found
 
     def _answered(self, answer: Line | Exception, asked: Mapping[str, Any]) -> Any:
@@ -231,12 +226,9 @@ class ClientHandler(TextEndpointHandler[ModelT]):
         if isinstance(answer, Exception):
             raise answer
         if answer.status != 200:
-            said: Any = None
-            with suppress(ValueError, RecursionError):
-                said = json.loads(answer.body)
-            error: Any = EndpointAnswerError(f"Error code: {answer.status} - {said!s:.500}", answer.status)
-            with suppress(AttributeError, LookupError, TypeError):
-                error.code = said["error"]["code"]
+            error: Any = EndpointAnswerError(f"Error code: {answer.status} - {answer.body:.500}", answer.status)
+            with suppress(AttributeError, LookupError, RecursionError, TypeError, ValueError):
+                error.code = json.loads(answer.body)["error"]["code"]
             raise error
         usage_was_paid_before(not answer.is_new)
         try:
@@ -251,11 +243,6 @@ def _body(asked: Mapping[str, Any]) -> dict[str, Any]:
     body |= asked.get("extra_body") or {}
     json.dumps(body, ensure_ascii=False).encode()
     return body
-
-
-def _is_unfit(outcome: Any) -> bool:
-    """Whether an example's own answers were of no use."""
-    return isinstance(outcome, ElementFailure | InvalidAnswerError | PredictionCountError)
 
 
 class ModelReply(NamedTuple):
@@ -283,24 +270,19 @@ class ChatHandler(ClientHandler[ModelT]):
         full_answer: whether predictions are the client's objects (of chats ``ChatCompletion`` or ``Message``).
     """
 
+    @with_options_of(ClientHandler)
     def __init__(
         self,
         model_name: str,
         *,
-        prompt: str | None = None,
         system: str | None = None,
         json_schema: Mapping[str, Any] | str | os.PathLike[str] | None = None,
         full_answer: bool = False,
-        url: str | None = None,
-        api_key: KeySource = None,
-        batch_directory: str | os.PathLike[str] | None = None,
-        max_wait_secs: float = MAX_WAIT_SECS,
         **options: Any,
     ) -> None:
-        options |= {"batch_directory": batch_directory, "max_wait_secs": max_wait_secs}
-        super().__init__(model_name, prompt=prompt, url=url, api_key=api_key, **options)
+        super().__init__(model_name, **options)
         caller = type(self).__qualname__
-        self._prompts = Prompts(caller, prompt, system)
+        self._prompts = Prompts(caller, self._prompts.template, system)
         self._schema = None if json_schema is None else JsonSchema(json_schema, caller, self._extra)
         self._full_answer = full_answer
 

@@ -14,8 +14,7 @@ from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.remote import ElementFailure
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey, KeySource
-from headrace.handlers.json_answers import InvalidAnswerError
-from headrace.handlers.prompts import Prompts
+from headrace.handlers.prompts import InvalidAnswerError, Prompts
 from headrace.handlers.text_endpoints import TextEndpointHandler, checked_url
 
 with extra_required("google"):
@@ -167,19 +166,16 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
 
     def _client_options(self) -> Any:
         """How requests travel: once, since Headrace retries."""
-        is_flex = self.use_vertex and self.use_vertex_flex_api
-        flex = {"api_version": "v1", "headers": _FLEX_HEADERS} if is_flex else {}
-        options = HttpOptions(timeout=_TIMEOUT_MS, **flex)
-        for name, value in self._http_options.items():
-            setattr(options, name, {**options.headers, **value} if name == "headers" and options.headers else value)
-        options.base_url = self._url or options.base_url
-        options.retry_options = HttpRetryOptions(attempts=1)
-        limits = httpx.Limits(max_connections=_IN_FLIGHT, max_keepalive_connections=_IN_FLIGHT)
-        options.client_args = {"limits": limits, **(self._http_options.get("client_args") or {})}
+        limits = {"limits": httpx.Limits(max_connections=_IN_FLIGHT, max_keepalive_connections=_IN_FLIGHT)}
+        options = {"timeout": _TIMEOUT_MS, **self._http_options}
+        if self.use_vertex and self.use_vertex_flex_api:
+            options = {"api_version": "v1", **options, "headers": {**_FLEX_HEADERS, **(options.get("headers") or {})}}
+        options["base_url"] = self._url or options.get("base_url")
+        options["retry_options"] = HttpRetryOptions(attempts=1)
+        options["client_args"] = {**limits, **(options.get("client_args") or {})}
         # Where aiohttp is installed, Google's client would use it, and repeat lost requests after up to ten seconds.
-        given = {"limits": limits, "follow_redirects": True, **(self._http_options.get("async_client_args") or {})}
-        options.httpx_async_client = httpx.AsyncClient(**given)
-        return options
+        given = {**limits, "follow_redirects": True, **(options.get("async_client_args") or {})}
+        return HttpOptions(**options, httpx_async_client=httpx.AsyncClient(**given))
 
     @property
     def request(self) -> Callable[..., Any]:
@@ -211,8 +207,7 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
     async def _generated(self, content: Any, client: Any, args: Mapping[str, Any]) -> Any:
         with self._explaining():
             try:
-                models = client.aio.models
-                return await models.generate_content(model=self.model_name, contents=[content], **args)
+                return await client.aio.models.generate_content(model=self.model_name, contents=[content], **args)
             except _UNREADABLE as error:
                 self._used(0)
                 said = str(getattr(error, "doc", error))  # of a JSONDecodeError
@@ -321,16 +316,12 @@ def _explain(error: Any) -> None:
 
     The answer itself goes: it holds the request, and that holds the key.
     """
-    body = error.details if isinstance(error.details, Mapping) else {}
-    inner = body.get("error", body)
-    found = inner.get("details") if isinstance(inner, Mapping) else None
-    details = [one for one in found or () if isinstance(one, Mapping)]
+    details = repr(error.details)
     error.status_code = error.code
-    if error.code == 400 and any(one.get("reason") in ("API_KEY_INVALID", "API_KEY_EXPIRED") for one in details):
+    if error.code == 400 and re.search("'reason': 'API_KEY_(INVALID|EXPIRED)'", details):
         error.status_code = 401  # Google's own is 400, as for a bad prompt
     elif error.code == 400 and error.status == "FAILED_PRECONDITION":
         error.status_code = 403  # from this country, or without billing
     error.headers = dict(getattr(error.response, "headers", None) or {})
     error.response = None
-    waits = [re.fullmatch(r"(\d+(?:\.\d+)?)s", str(one.get("retryDelay"))) for one in details]
-    error.retry_after = max((float(one[1]) for one in waits if one), default=0.0)
+    error.retry_after = max(map(float, re.findall(r"'retryDelay': '(\d+(?:\.\d+)?)s'", details)), default=0.0)

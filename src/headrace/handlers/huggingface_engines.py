@@ -6,10 +6,8 @@ import asyncio
 import copy
 import itertools
 import math
-import queue
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -28,6 +26,7 @@ with extra_required("huggingface"):
     import torch
     import transformers
 
+_ENDED = "the thread that generates text has ended"
 _CHECK_SECS = 5.0
 """How often to look whether the thread that generates is still alive."""
 _DYING_SECS = 5.0
@@ -90,17 +89,20 @@ async def _generated(manager: Any, ids: list[int], max_new_tokens: int, name: st
     manager.register_result_handler(name, partial(_settle, result))
     taken = manager.add_request(ids, name, max_new_tokens=max_new_tokens, record_timestamps=True)
     try:
-        if taken is None or not await _ended(result, manager):
-            raise EngineLostError("the thread that generates text has ended")
+        while taken is not None and manager.is_running() and not result.done():
+            await asyncio.wait({result}, timeout=_CHECK_SECS)
+        if not result.done():
+            raise EngineLostError(_ENDED)
     except asyncio.CancelledError:
         manager.cancel_request(name)
         raise
     finally:
         manager.output_router.result_handlers.pop(name, None)
     output = result.result()
-    if output.error is None:
-        return _tokens(output)
-    raise EngineLostError(output.error) if await _is_dying(manager) else RuntimeError(output.error)
+    if output.error is not None:
+        raise EngineLostError(output.error) if await _is_dying(manager) else RuntimeError(output.error)
+    times = output.timestamps or [time.perf_counter()]
+    return Tokens(output.generated_tokens, times[-1] - output.created_time, times[0] - output.created_time)
 
 
 def _started(model: Any, config: Any, options: Mapping[str, Any]) -> Any:
@@ -121,19 +123,9 @@ def _settle(result: asyncio.Future[Any], output: Any) -> None:
         result.set_result(output)
 
 
-async def _ended(result: asyncio.Future[Any], manager: Any) -> bool:
-    """Waits for a result; whether there is one, or nobody is left to make it."""
-    while not result.done():
-        was_running = manager.is_running()
-        await asyncio.wait({result}, timeout=_CHECK_SECS)
-        if not was_running and not result.done():
-            return False
-    return True
-
-
 def _why_ended(manager: Any) -> str | None:
     has_ended = not manager.is_running() or manager.background_thread_status.fatal_error is not None
-    return "the thread that generates text has ended" if has_ended else None
+    return _ENDED if has_ended else None
 
 
 async def _is_dying(manager: Any) -> bool:
@@ -143,11 +135,6 @@ async def _is_dying(manager: Any) -> bool:
             return True
         await asyncio.sleep(_DYING_POLL_SECS)
     return False
-
-
-def _tokens(output: Any) -> Tokens:
-    times = output.timestamps or [time.perf_counter()]
-    return Tokens(output.generated_tokens, times[-1] - output.created_time, times[0] - output.created_time)
 
 
 def _stop(manager: Any) -> None:
@@ -171,11 +158,8 @@ class _Waiting:
             self.result.set_exception(error)
 
 
-_Run = Callable[[Sequence[_Waiting]], Iterable[Any]]
-
-
 class Batches:
-    """Requests that wait are sorted by length, and go through a model in batches.
+    """Requests that wait are sorted by length, and go through a model in batches, on a thread while there are any.
 
     Args:
         run: answers a batch.
@@ -183,19 +167,65 @@ class Batches:
         tokens: how many tokens they may be together, padded to the longest.
     """
 
-    def __init__(self, run: _Run, size: int | None = None, tokens: float = math.inf) -> None:
-        self._requests: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
-        cut = partial(_batches, size=size or math.inf, tokens=tokens)
-        threading.Thread(
-            target=_run_batches, args=(self._requests, run, cut), name="headrace-generation", daemon=True
-        ).start()
-        weakref.finalize(self, self._requests.put, None)
+    def __init__(
+        self, run: Callable[[Sequence[_Waiting]], Iterable[Any]], size: int | None = None, tokens: float = math.inf
+    ) -> None:
+        self._run, self._size, self._tokens = run, size or math.inf, tokens
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        self._has_thread = False
 
     async def answer(self, given: Any, length: int, options: Any) -> Any:
         """The answer to one request; raises what the model raises for it alone."""
         request = _Waiting(given, length, options)
-        self._requests.put(request)
+        with self._lock:
+            if not self._has_thread:
+                threading.Thread(target=self._work, name="headrace-generation", daemon=True).start()
+            self._has_thread = True
+            self._waiting.append(request)
         return await asyncio.wrap_future(request.result)
+
+    def _work(self) -> None:
+        while waiting := self._gathered():
+            for batch in self._batches(waiting):
+                self._try(batch)
+
+    def _gathered(self) -> list[_Waiting]:
+        """All that wait, after a moment for others to come: nothing tells that no other is about to."""
+        time.sleep(_GATHER_SECS)
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self._has_thread = bool(waiting)
+        return waiting
+
+    def _batches(self, waiting: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
+        """Requests of the same options, in the order of their lengths."""
+        batch: list[_Waiting] = []
+        for one in sorted(waiting, key=lambda one: (repr(one.options), one.length)):
+            is_full = len(batch) >= self._size or one.length * (len(batch) + 1) > self._tokens
+            if batch and (is_full or repr(one.options) != repr(batch[0].options)):
+                yield batch
+                batch = []
+            batch.append(one)
+        yield batch
+
+    def _try(self, batch: Sequence[_Waiting]) -> None:
+        """Runs a batch; if that fails, each half on its own, until only what is at fault fails."""
+        batch = [one for one in batch if not one.result.cancelled()]
+        if not batch:
+            return
+        try:
+            for one, answer in zip(batch, self._run(batch), strict=True):
+                with suppress(InvalidStateError):  # it was cancelled
+                    one.result.set_result(answer)
+            return
+        except BaseException as error:  # SystemExit, too: without this thread, all would wait for ever
+            if len(batch) == 1:
+                batch[0].fail(error)
+                return
+        middle = len(batch) // 2  # out here, where the error no longer holds what was in the accelerator's memory
+        self._try(batch[:middle])
+        self._try(batch[middle:])
 
 
 class BatchedEngine(Batches):
@@ -236,57 +266,6 @@ def _predict(handler: ModelHandler[Any, PredictionResult, Any], model: Any, batc
     return [one.inference for one in found]
 
 
-def _run_batches(requests: queue.SimpleQueue[_Waiting | None], run: _Run, cut: Callable[..., Any]) -> None:
-    while _run_round(requests, run, cut):
-        pass  # and keeps nothing: the error of a request refers to the engine, whose end would never come
-
-
-def _run_round(requests: queue.SimpleQueue[_Waiting | None], run: _Run, cut: Callable[..., Any]) -> bool:
-    """Waits for requests and runs them; whether there may be others."""
-    if (first := requests.get()) is None:
-        return False
-    time.sleep(_GATHER_SECS)  # nothing tells that no other is about to come
-    waiting = [first]
-    with suppress(queue.Empty):
-        while (another := requests.get_nowait()) is not None:
-            waiting.append(another)
-        requests.put(None)  # the end, for the next round
-    for batch in cut(waiting):
-        _try(batch, run)
-    return True
-
-
-def _batches(waiting: Sequence[_Waiting], size: float, tokens: float) -> Iterator[list[_Waiting]]:
-    """Requests of the same options, in the order of their lengths."""
-    batch: list[_Waiting] = []
-    for one in sorted(waiting, key=lambda one: (repr(one.options), one.length)):
-        is_full = len(batch) >= size or one.length * (len(batch) + 1) > tokens
-        if batch and (is_full or repr(one.options) != repr(batch[0].options)):
-            yield batch
-            batch = []
-        batch.append(one)
-    yield batch
-
-
-def _try(batch: Sequence[_Waiting], run: _Run) -> None:
-    """Runs a batch; if that fails, each half on its own, until only what is at fault fails."""
-    batch = [one for one in batch if not one.result.cancelled()]
-    if not batch:
-        return
-    try:
-        for one, answer in zip(batch, run(batch), strict=True):
-            with suppress(InvalidStateError):  # it was cancelled
-                one.result.set_result(answer)
-        return
-    except BaseException as error:  # SystemExit, too: without this thread, all would wait for ever
-        if len(batch) == 1:
-            batch[0].fail(error)
-            return
-    middle = len(batch) // 2  # out here, where the error no longer holds what was in the accelerator's memory
-    _try(batch[:middle], run)
-    _try(batch[middle:], run)
-
-
 @torch.inference_mode()
 def _generate(model: Any, config: Any, batch: Sequence[_Waiting]) -> list[Tokens]:
     longest = max(one.length for one in batch)
@@ -302,18 +281,12 @@ def _generate(model: Any, config: Any, batch: Sequence[_Waiting]) -> list[Tokens
         generation_config=config,
         stopping_criteria=transformers.StoppingCriteriaList([watch]),
     )
-    ends = {config.eos_token_id} if isinstance(config.eos_token_id, int) else set(config.eos_token_id or ())
-    now = time.perf_counter()
-    return [
-        Tokens(_up_to(row, ends), now - one.began, None if watch.first is None else watch.first - one.began)
-        for one, row in zip(batch, answer[:, longest:].tolist(), strict=True)
-    ]
-
-
-def _up_to(ids: list[int], ends: set[int]) -> list[int]:
-    """The tokens up to the first that ends the text, with that one."""
-    stop = next((place for place, one in enumerate(ids) if one in ends), len(ids) - 1)
-    return ids[: stop + 1]
+    ends, now, made = ends_of(config), time.perf_counter(), []
+    for one, row in zip(batch, answer[:, longest:].tolist(), strict=True):
+        stop = next((place for place, token in enumerate(row) if token in ends), len(row) - 1)
+        first = None if watch.first is None else watch.first - one.began
+        made.append(Tokens(row[: stop + 1], now - one.began, first))
+    return made
 
 
 class _Watch(transformers.StoppingCriteria):  # type: ignore[misc]
@@ -335,7 +308,12 @@ def settings(base: Any, given: Mapping[str, Any], pad: int | None) -> Any:
     unknown = config.update(**given)
     if unknown:
         raise ConfigurationError(f"transformers.GenerationConfig has no settings {sorted(unknown)}.")
-    ends = config.eos_token_id
     if config.pad_token_id is None:
-        config.pad_token_id = pad if pad is not None else ends if isinstance(ends, int) else next(iter(ends or [0]))
+        config.pad_token_id = pad if pad is not None else [*ends_of(config), 0][0]
     return config
+
+
+def ends_of(config: Any) -> list[int]:
+    """The tokens that end a text."""
+    ends = config.eos_token_id
+    return [ends] if isinstance(ends, int) else list(ends or ())

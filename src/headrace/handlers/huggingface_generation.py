@@ -11,6 +11,7 @@ from typing import Any
 from headrace.core.errors import ConfigurationError, as_type_name, extra_required
 from headrace.core.handler import ModelHandler
 from headrace.core.result import PredictionResult
+from headrace.core.spelling import with_options_of
 from headrace.handlers.generation import Generated, GenerationModelHandler, Prompt, as_messages
 
 with extra_required("huggingface"):
@@ -21,6 +22,7 @@ with extra_required("huggingface"):
         BatchedEngine,
         ContinuousEngine,
         HandlerEngine,
+        ends_of,
         settings,
         why_not_continuous,
     )
@@ -48,23 +50,23 @@ class TextModel:
         self.max_new_tokens: int = config.max_new_tokens
         self.longest = min((one for one in (longest, engine.longest) if one), default=None)
         """How many tokens a prompt and its answer may have together; None: no limit is known."""
-        ends = config.eos_token_id
-        self.ends = {ends} if isinstance(ends, int) else set(ends or ())
+        self.ends = ends_of(config)
 
-    def encoded(self, prompt: Prompt) -> list[int]:
+    def encoded(self, prompt: Prompt, new: int) -> list[int]:
+        """The tokens of a prompt; ValueError if there are none, or too many together with those to come."""
         messages = as_messages(prompt)
         if messages is None:
-            return list(self.tokenizer(prompt)["input_ids"])
-        return list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
-
-    def refuse_long(self, given: int, new: int) -> None:
-        if not given:
+            ids = list(self.tokenizer(prompt)["input_ids"])
+        else:
+            ids = list(self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+        if not ids:
             raise ValueError("the prompt is empty.")
-        if self.longest is not None and given + new > self.longest:
+        if self.longest is not None and len(ids) + new > self.longest:
             raise ValueError(
-                f"the prompt has {given} tokens and max_new_tokens is {new}: together more than the {self.longest} "
+                f"the prompt has {len(ids)} tokens and max_new_tokens is {new}: together more than the {self.longest} "
                 "that the model takes."
             )
+        return ids
 
 
 class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | HandlerEngine]):
@@ -95,12 +97,11 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | Handl
     gen_ai = ("text_completion", "huggingface")
     _metrics_namespace = "BeamML_HuggingFaceGenerationModelHandler"
 
+    @with_options_of(GenerationModelHandler)
     def __init__(
         self,
         model_uri: str | os.PathLike[str],
         *,
-        prompt: str | None = None,
-        task: str = "generate",
         device: str | None = None,
         generation_args: Mapping[str, Any] | None = None,
         continuous: bool | None = None,
@@ -109,7 +110,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | Handl
         load_model_args: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(model_uri, prompt, task, **options)
+        super().__init__(model_uri, **options)
         self._refuse_options_of_generation(
             generation_args=generation_args, continuous=continuous, continuous_args=continuous_args
         )
@@ -126,7 +127,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | Handl
         self._load_model_args = load_model_args or {}
         refuse_two_devices(device, self._load_model_args, "load_model_args")
         self._device = device
-        self._of_batches = _handler_of_batches(task, self._model_uri, device, self._load_model_args)
+        self._of_batches = _handler_of_batches(self._task, self._model_uri, device, self._load_model_args)
 
     def load_model(self) -> TextModel | HandlerEngine:
         """Loads the model and its tokenizer, and starts the engine."""
@@ -148,8 +149,7 @@ class HuggingFaceGenerationModelHandler(GenerationModelHandler[TextModel | Handl
             args = {**({"truncation": True} if self._task == "classify" else {}), **(inference_args or {})}
             return PredictionResult(example, await model.predict(self.asked(example), args), self._model_uri)
         limit = (inference_args or {}).get("max_new_tokens", model.max_new_tokens)
-        ids = model.encoded(self.asked(example))
-        model.refuse_long(len(ids), limit)
+        ids = model.encoded(self.asked(example), limit)
         tokens = await model.engine.generate(ids, limit)
         made = Generated(
             text=model.tokenizer.decode(tokens.ids, skip_special_tokens=True),

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, PredictionCountError, extra_required
 from headrace.core.request_context import report_rate_limit
-from headrace.handlers.json_answers import InvalidAnswerError
+from headrace.handlers.prompts import InvalidAnswerError
 
 with extra_required("kserve"):
     import numpy
@@ -127,9 +127,7 @@ class KServeClient:
         try:
             asked = triton.get_model_metadata(self.model_name, self.model_version, **self._options(), **as_dict)
             found = (await _answered(asked)).get("inputs") or ()
-            return tuple(
-                TensorSpec(one["name"], one["datatype"], tuple(map(int, one.get("shape", ())))) for one in found
-            )
+            return tuple(TensorSpec(one["name"], one["datatype"], (*map(int, one.get("shape", ())),)) for one in found)
         except EndpointAnswerError as error:
             if error.status_code not in _UNFIT:
                 raise
@@ -170,9 +168,7 @@ class KServeClient:
         except OSError:
             raise
         except _UNREADABLE as error:
-            text = getattr(error, "doc", "")[:200]  # of a JSONDecodeError
-            shown = f": {text!r}" if text else ""
-            raise InvalidAnswerError(f"the answer cannot be read: {error!s:.200}{shown}") from None
+            raise InvalidAnswerError(f"the answer cannot be read: {error!s:.200}") from None
         return _by_name(found, outputs)
 
     def _options(self) -> dict[str, Any]:
@@ -261,15 +257,15 @@ def _outputs_over_http(result: Any) -> list[tuple[str, Array]]:
 
 def _outputs_over_grpc(result: Any) -> list[tuple[str, Array]]:
     """The outputs in an answer: as they are in memory or, which Triton's client does not read, as numbers."""
-    answer = result.get_response()
-    read = result.as_numpy if answer.raw_output_contents else None
-    return [(one.name, read(one.name) if read else _typed(one)) for one in answer.outputs]
-
-
-def _typed(output: Any) -> Array:
-    values = [value for _, field in output.contents.ListFields() for value in field]  # there is one, if it is not empty
-    array: Array = numpy.array(values, dtype=triton_to_np_dtype(output.datatype))
-    return array.reshape(tuple(output.shape))
+    answer, found = result.get_response(), []
+    for one in answer.outputs:
+        if answer.raw_output_contents:
+            array = result.as_numpy(one.name)
+        else:
+            values = [value for _, field in one.contents.ListFields() for value in field]  # of one field at most
+            array = numpy.array(values, dtype=triton_to_np_dtype(one.datatype)).reshape(tuple(one.shape))
+        found.append((one.name, array))
+    return found
 
 
 def _by_name(found: Sequence[tuple[str, Array]], wanted: Sequence[str]) -> dict[str, Array]:

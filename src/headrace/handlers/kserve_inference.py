@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from headrace.core.conversion import places_by, to_numbers, to_results
@@ -24,6 +24,9 @@ __all__ = ["KServeModelHandler"]
 _TEXT = "BYTES"
 _UNNAMED = "input-0"
 """The name of a tensor if neither the handler nor the model's metadata name one."""
+
+_TO_TEXT = numpy.frompyfunc(lambda item: item.decode() if isinstance(item, bytes) else item, 1, 1)
+_TO_BYTES = numpy.frompyfunc(lambda item: item.encode() if isinstance(item, str) else item, 1, 1)
 
 _Request = tuple[Sequence[int], list["NamedTensor"]]
 """Places of examples, and their tensors."""
@@ -142,55 +145,34 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
 
     def _requests(self, batch: Sequence[Any], inputs: Sequence[TensorSpec], outcomes: list[Any]) -> list[_Request]:
         """Examples that become tensors of one shape, together; those that do not fit get their outcome."""
-        arrays: dict[int, dict[str, Array]] = {}
+        tensors: dict[int, list[NamedTensor]] = {}
         for place, example in enumerate(batch):
             try:
-                arrays[place] = self._arrays_of(example, inputs)
+                tensors[place] = self._tensors_of(example, inputs)
             except (TypeError, ValueError) as error:
                 outcomes[place] = ElementFailure(error)
-        kinds = [tuple((name, one.dtype, one.shape) for name, one in named.items()) for named in arrays.values()]
-        fit = [*arrays]
-        waiting = [[fit[number] for number in numbers] for numbers in places_by(kinds).values()]
-        converted: list[_Request] = []
-        while waiting:
-            places = waiting.pop()
-            try:
-                converted.append((places, self._tensors_of([arrays[place] for place in places], inputs)))
-            except (TypeError, ValueError) as error:
-                outcomes[places[0]] = ElementFailure(error)
-                waiting += [[place] for place in places] if len(places) > 1 else []
-        shapes = [tuple((name, datatype, array.shape[1:]) for name, datatype, array in sent) for _, sent in converted]
-        together = [_joined([converted[number] for number in numbers]) for numbers in places_by(shapes).values()]
-        return [part for request in together for part in self._parts(request, inputs)]
-
-    def _arrays_of(self, example: Any, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
-        """An example as arrays, in the order of their names; raises if the model takes others."""
-        if isinstance(example, Mapping):
-            named = example
-        elif self._input_name is None and len(inputs) > 1:
-            said = ", ".join(map(str, inputs))
-            raise ValueError(f"the model takes {said}; an example must be a dict with these names.")
-        else:
-            named = {self._input_name or (inputs[0].name if inputs else _UNNAMED): example}
-        if inputs and named.keys() != {spec.name for spec in inputs}:
-            said = ", ".join(map(str, inputs))
-            raise ValueError(f"the model takes {said}; the example has {', '.join(map(str, named)) or 'none'}.")
-        return {name: _as_array(named[name]) for name in sorted(named)}
-
-    def _tensors_of(self, alike: Sequence[Mapping[str, Array]], inputs: Sequence[TensorSpec]) -> list[NamedTensor]:
-        """The tensors of examples whose arrays have equal dtypes and shapes; raises if the model does not take them."""
-        specs = {spec.name: spec for spec in inputs}
-        rows = {name: numpy.stack([one[name] for one in alike]) for name in alike[0]}
-        return [_tensor(name, array, specs.get(name), self._batched) for name, array in rows.items()]
-
-    def _parts(self, request: _Request, inputs: Sequence[TensorSpec]) -> Iterator[_Request]:
-        """Requests of no more examples than the model takes."""
-        places, tensors = request
+        fit = list(tensors)
+        requests: list[_Request] = []
         fixed = [spec.shape[0] for spec in inputs if spec.shape and spec.shape[0] > 0]
-        most = min(fixed, default=len(places)) if self._batched else 1
-        for start in range(0, len(places), most):
-            part = slice(start, start + most) if self._batched else start
-            yield places[start : start + most], [one._replace(array=one.array[part]) for one in tensors]
+        most = min(fixed, default=len(batch)) if self._batched else 1
+        kinds = (tuple((name, datatype, one.shape) for name, datatype, one in named) for named in tensors.values())
+        for numbers in places_by(kinds).values():
+            for start in range(0, len(numbers), most):
+                places = [fit[number] for number in numbers[start : start + most]]
+                requests.append((places, _together([tensors[place] for place in places])))
+        return requests
+
+    def _tensors_of(self, example: Any, inputs: Sequence[TensorSpec]) -> list[NamedTensor]:
+        """An example as tensors, in the order of their names; raises if the model takes others."""
+        named, said = example, ", ".join(map(str, inputs))
+        if not isinstance(example, Mapping):
+            if self._input_name is None and len(inputs) > 1:
+                raise ValueError(f"the model takes {said}; an example must be a dict with these names.")
+            named = {self._input_name or (inputs[0].name if inputs else _UNNAMED): example}
+        specs = {spec.name: spec for spec in inputs}
+        if inputs and named.keys() != specs.keys():
+            raise ValueError(f"the model takes {said}; the example has {', '.join(map(str, named)) or 'none'}.")
+        return [_tensor(name, _as_array(named[name]), specs.get(name), self._batched) for name in sorted(named)]
 
     def _results(self, examples: Sequence[Any], outputs: Mapping[str, Array]) -> list[Any]:
         """Each example's part of the only output of a request, or a dict of its parts."""
@@ -200,13 +182,16 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         rows = {name: _rows(name, array, count) if self._batched else [array] for name, array in outputs.items()}
         model_id = f"{self._model_name}/{self._model_version}" if self._model_version else self._model_name
         results = to_results(examples, rows if len(rows) > 1 else next(iter(rows.values())), model_id)
-        return list(map(self._decoded, results))
+        are_texts = any(array.dtype.kind == "O" for array in outputs.values())
+        return list(map(self._decoded, results)) if are_texts else results
 
     def _decoded(self, result: PredictionResult) -> PredictionResult | ElementFailure:
         """With all bytes as text, or all text as bytes: servers that answer in JSON send text."""
-        convert = numpy.frompyfunc(_as_text if self._text_outputs else _as_bytes, 1, 1)
+        convert, found = _TO_TEXT if self._text_outputs else _TO_BYTES, result.inference
         try:
-            return result._replace(inference=_decoded(result.inference, convert))
+            if isinstance(found, dict):
+                return result._replace(inference={name: _decoded(one, convert) for name, one in found.items()})
+            return result._replace(inference=_decoded(found, convert))
         except UnicodeDecodeError as error:
             said = f"an output holds bytes that are no text: {error}; use text_outputs=False."
             return ElementFailure(ValueError(said))
@@ -225,31 +210,30 @@ class KServeModelHandler(RemoteModelHandler[Any, PredictionResult, KServeClient]
         return dict(row) if self._columns_are_inputs else numpy.array(to_numbers(row))
 
 
-def _joined(requests: Sequence[_Request]) -> _Request:
-    """One request for the examples of several."""
-    if len(requests) == 1:
-        return requests[0]
-    tensors = zip(*(tensors for _, tensors in requests), strict=True)
-    arrays = [one[0]._replace(array=numpy.concatenate([part.array for part in one])) for one in tensors]
-    return [place for places, _ in requests for place in places], arrays
+def _together(examples: Sequence[Sequence[NamedTensor]]) -> list[NamedTensor]:
+    """The tensors of a request for several examples, which begin with the batch dimension, or for one."""
+    if len(examples) == 1:
+        return list(examples[0])
+    inputs = zip(*examples, strict=True)
+    return [one[0]._replace(array=numpy.concatenate([part.array for part in one])) for one in inputs]
 
 
-def _tensor(name: str, rows: Array, spec: TensorSpec | None, batched: bool) -> NamedTensor:
-    """Rows as the model takes them; raises if it does not."""
+def _tensor(name: str, array: Array, spec: TensorSpec | None, batched: bool) -> NamedTensor:
+    """An example's array as the model takes it, alone in its batch; raises if it does not."""
     if spec is None:
-        datatype = np_to_triton_dtype(rows.dtype)
+        datatype = np_to_triton_dtype(array.dtype)
         if datatype is None:
-            raise TypeError(f"input {name!r} is of {rows.dtype}, which the protocol does not have.")
-        return NamedTensor(name, datatype, rows)
+            raise TypeError(f"input {name!r} is of {array.dtype}, which the protocol does not have.")
+        return NamedTensor(name, datatype, array[None] if batched else array)
     shape = spec.shape[1:] if batched else spec.shape
-    if rows.ndim == 1 and shape in ((1,), (-1,)):  # a number, or a column of a file
-        rows = rows[..., None]
-    found = rows.shape[1:]
-    if len(shape) != len(found) or any(0 <= most != length for most, length in zip(shape, found, strict=True)):
-        raise ValueError(f"input {name!r} takes an example of shape {list(shape)}, not {list(found)}.")
-    if (spec.datatype == _TEXT) != (rows.dtype.kind == "O"):
-        raise TypeError(f"input {name!r} is {spec.datatype}, not {rows.dtype}.")
+    if array.ndim == 0 and shape in ((1,), (-1,)):  # a number, or a column of a file
+        array = array[None]
+    if len(shape) != array.ndim or any(0 <= most != length for most, length in zip(shape, array.shape, strict=True)):
+        raise ValueError(f"input {name!r} takes an example of shape {list(shape)}, not {list(array.shape)}.")
+    if (spec.datatype == _TEXT) != (array.dtype.kind == "O"):
+        raise TypeError(f"input {name!r} is {spec.datatype}, not {array.dtype}.")
     dtype = numpy.dtype(triton_to_np_dtype(spec.datatype))
+    rows = array[None] if batched else array
     if dtype.kind == "V":  # BF16, which numpy itself does not know
         return NamedTensor(name, spec.datatype, fitted(rows, numpy.float32).astype(dtype))
     return NamedTensor(name, spec.datatype, fitted(rows, dtype))
@@ -264,13 +248,10 @@ def _as_array(value: Any) -> Array:
     if array.dtype.kind not in "USO":
         return array
     items = numpy.asarray(value, dtype=object)  # numpy's own texts lose zeros at their end
-    return numpy.asarray(numpy.frompyfunc(_as_sent, 1, 1)(items), dtype=object)
-
-
-def _as_sent(item: Any) -> bytes:
-    if not isinstance(item, str | bytes):
-        raise TypeError(f"tensors hold numbers, texts or bytes, not {item!r:.80}.")
-    return item.encode() if isinstance(item, str) else item
+    for item in items.flat:
+        if not isinstance(item, str | bytes):
+            raise TypeError(f"tensors hold numbers, texts or bytes, not {item!r:.80}.")
+    return numpy.asarray(_TO_BYTES(items), dtype=object)
 
 
 def _rows(name: str, array: Array, count: int) -> list[Any]:
@@ -283,15 +264,5 @@ def _rows(name: str, array: Array, count: int) -> list[Any]:
 
 
 def _decoded(found: Any, convert: Callable[[Any], Any]) -> Any:
-    if isinstance(found, dict):
-        return {name: _decoded(one, convert) for name, one in found.items()}
     is_text = getattr(getattr(found, "dtype", None), "kind", "") == "O"
     return convert(found) if is_text else found
-
-
-def _as_text(item: Any) -> Any:
-    return item.decode() if isinstance(item, bytes) else item
-
-
-def _as_bytes(item: Any) -> Any:
-    return item.encode() if isinstance(item, str) else item

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 import os
 from abc import abstractmethod
@@ -14,12 +16,12 @@ from typing import Any
 from headrace.core.errors import PredictionCountError, extra_required
 from headrace.core.remote import ElementFailure, ElementRetry
 from headrace.core.result import PredictionResult
-from headrace.core.secrets import KeySource
-from headrace.handlers.batch_apis import OpenAIBatches
-from headrace.handlers.batch_jobs import MAX_WAIT_SECS
+from headrace.core.spelling import with_options_of
+from headrace.handlers.batch_jobs import BatchRefusedError, Collected, Requests
+from headrace.handlers.batch_store import Announced, Line, lines_in
 from headrace.handlers.chat_endpoints import ChatHandler, ClientHandler, ModelReply, Steps
-from headrace.handlers.json_answers import InvalidAnswerError, text_in
-from headrace.handlers.text_endpoints import NO_KEY, REFUSED, outcome_of, outcomes_of, status_of
+from headrace.handlers.prompts import InvalidAnswerError, text_in
+from headrace.handlers.text_endpoints import REFUSED, outcome_of, outcomes_of, status_of
 
 with extra_required("openai"):
     import openai
@@ -30,6 +32,89 @@ with extra_required("openai"):
     from openai.types.chat import ChatCompletion
 
 __all__ = ["OpenAIChatModelHandler", "OpenAICompletionsModelHandler", "OpenAIEmbeddingsModelHandler"]
+
+_MARK = "headrace"
+"""Our token's name in a batch's metadata."""
+_EARLIER_SECS = 86_400
+"""How far the provider's clock may be behind ours. To look at too many batches costs little."""
+_FULL = "token_limit_exceeded"
+"""The code of an error: too many tokens are enqueued."""
+_SHOWN = 3
+"""Errors of a batch that was refused."""
+
+
+class OpenAIBatches:
+    """A file of requests goes up, a file of answers and one of errors come back.
+
+    Args:
+        client: OpenAI's.
+        path: of single requests, such as ``"/v1/chat/completions"``.
+    """
+
+    most_requests = 50_000
+    most_bytes = 200_000_000
+
+    def __init__(self, client: Any, path: str) -> None:
+        self._client = client
+        self._path = path
+
+    async def prepare(self, token: str, requests: Requests) -> str:
+        """Does what has to be done before there can be a batch, uploads a file; returns what ``send`` needs."""
+        same = {"method": "POST", "url": self._path}
+        lines = [json.dumps({"custom_id": name, **same, "body": body}) + "\n" for name, body in requests.items()]
+        file = f"{token}.jsonl", "".join(lines).encode()
+        return str((await self._client.files.create(file=file, purpose="batch")).id)
+
+    async def send(self, token: str, prepared: str) -> str:
+        """Makes a batch of the file; returns its id."""
+        batch = await self._client.batches.create(
+            completion_window="24h", endpoint=self._path, input_file_id=prepared, metadata={_MARK: token}
+        )
+        return str(batch.id)
+
+    async def find(self, batch: Announced) -> str | None:
+        """The id of a batch that may have arrived, by our token in its metadata; "" if there is none."""
+        async for one in self._client.batches.list(limit=100):  # the latest first
+            if one.created_at < batch.at - _EARLIER_SECS:
+                break
+            if (one.metadata or {}).get(_MARK) == batch.token:
+                return str(one.id)
+        return ""
+
+    async def collect(self, remote: str) -> Collected | None:
+        """What a batch leaves behind, in both files; None while it runs. BatchRefusedError: the whole batch failed."""
+        batch = await self._client.batches.retrieve(remote)
+        if batch.status == "failed":
+            errors = (batch.errors and batch.errors.data) or []
+            reasons = [f"{one.message or one.code}{f' (line {one.line})' if one.line else ''}" for one in errors]
+            said = "; ".join(reasons[:_SHOWN]) or "it does not say why"
+            refused = BatchRefusedError(f"the endpoint refuses batch {remote}: {said}")
+            refused.is_for_now = {one.code for one in errors} == {_FULL}
+            raise refused
+        if batch.status not in ("completed", "expired", "cancelled"):
+            return None
+        if not batch.output_file_id and batch.request_counts is not None and batch.request_counts.completed:
+            return None  # its answers are there, and their file is not yet
+        lines: list[Line] = []
+        for file in filter(None, (batch.output_file_id, batch.error_file_id)):
+            try:
+                content = (await self._client.files.content(file)).content
+            except Exception as error:
+                if status_of(error) != 404 or not lines:  # else there are answers, and what failed was not billed
+                    raise
+            else:
+                lines += await asyncio.to_thread(lines_in, content, _openai_line)
+        return lines, batch.status
+
+
+def _openai_line(said: dict[str, Any]) -> Line:
+    response = said.get("response") or {}
+    status = response.get("status_code")
+    if not status:
+        return Line(said["custom_id"], None, str(said["error"].get("message") or ""))
+    if not isinstance(status, int) or not 100 <= status < 600:
+        raise ValueError("it is no status of HTTP")
+    return Line(said["custom_id"], 200 if 200 <= status < 300 else status, json.dumps(response.get("body")))
 
 
 class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
@@ -59,7 +144,7 @@ class _OpenAIHandler(ClientHandler[openai.AsyncOpenAI]):
 
             return openai.AsyncOpenAI(api_key=current, base_url=self._url, max_retries=0)
         needs_none = self._url or os.environ.get(self._url_variable)
-        value = key.value() or NO_KEY if needs_none else key.required()
+        value = key.value() or "none" if needs_none else key.required()
         return openai.AsyncOpenAI(api_key=value, base_url=self._url, max_retries=0)
 
     def _batch_api(self, client: openai.AsyncOpenAI) -> OpenAIBatches:
@@ -135,20 +220,9 @@ class OpenAICompletionsModelHandler(_OpenAITextHandler):
     _answer = Completion
     _wanted = "completion"
 
-    def __init__(
-        self,
-        model_name: str,
-        *,
-        prompt: str | None = None,
-        full_answer: bool = False,
-        url: str | None = None,
-        api_key: KeySource = None,
-        batch_directory: str | os.PathLike[str] | None = None,
-        max_wait_secs: float = MAX_WAIT_SECS,
-        **options: Any,
-    ) -> None:
-        options |= {"batch_directory": batch_directory, "max_wait_secs": max_wait_secs}
-        super().__init__(model_name, prompt=prompt, url=url, api_key=api_key, **options)
+    @with_options_of(ClientHandler)
+    def __init__(self, model_name: str, *, full_answer: bool = False, **options: Any) -> None:
+        super().__init__(model_name, **options)
         self._full_answer = full_answer
 
     def _asked(self, text: str) -> dict[str, Any]:

@@ -1,17 +1,24 @@
-"""What a language model is asked: prompts and conversations, made of examples and of rows."""
+"""What a language model is asked, made of examples and of rows; and answers that are to be JSON of a certain shape."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from string import Formatter
+from types import SimpleNamespace
 from typing import Any
 
-from headrace.core.errors import ConfigurationError, as_type_name
+from headrace.core.conversion import is_deep
+from headrace.core.errors import ConfigurationError, as_type_name, extra_required
+from headrace.core.files import open_uri
 
-_ROLES = ("system", "developer", "user", "assistant", "tool")
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\s*```", re.DOTALL)
+ROLES = ("system", "user", "assistant", "developer", "tool")
 _COLUMN = "messages"
 """The column of a row that holds a conversation."""
+_BRACES = "Write a literal brace twice: '{{' or '}}'."
 
 
 class Prompts:
@@ -33,13 +40,8 @@ class Prompts:
         self.caller = caller
         self.template = template
         self.system = system
-        self.columns = _columns_of(caller, template or "")
+        self.columns = [] if template is None else _columns_of(caller, template)
         """The columns that the template names."""
-        if template is not None and not self.columns:
-            raise ConfigurationError(
-                f"{caller}: prompt must name a column of each row in braces, such as 'Classify: {{text}}', and "
-                f"{template!r:.80} does not. Leave prompt out if examples are prompts."
-            )
 
     def text(self, example: Any) -> str:
         """The prompt of an example: of a text itself, of a row what the template makes of it."""
@@ -83,14 +85,12 @@ def _columns_of(caller: str, template: str) -> list[str]:
     try:
         fields = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
     except (TypeError, ValueError) as error:
-        raise ConfigurationError(
-            f"{caller}: prompt is no template: {error}. Write a literal brace twice: '{{{{' or '}}}}'."
-        ) from None
+        raise ConfigurationError(f"{caller}: prompt is no template: {error}. {_BRACES}") from None
     columns = [re.split(r"[.\[]", name)[0] for name in fields]
-    if any(not column or column.isdigit() for column in columns):
+    if not columns or any(not column or column.isdigit() for column in columns):
         raise ConfigurationError(
-            f"{caller}: braces in prompt must hold the name of a column, as '{{text}}'. Write a literal brace twice: "
-            "'{{' or '}}'."
+            f"{caller}: prompt must name a column of each row in braces, such as 'Classify: {{text}}', and "
+            f"{template!r:.80} does not. {_BRACES} Leave prompt out if examples are prompts."
         )
     return columns
 
@@ -107,7 +107,7 @@ class PromptRows:
 
     def refuse_columns(self, columns: Sequence[str]) -> None:
         """Raises ConfigurationError if it is not clear which of the columns is the prompt."""
-        is_conversation = self._takes_conversations and (_COLUMN in columns or set(columns) <= set(_ROLES))
+        is_conversation = self._takes_conversations and (_COLUMN in columns or set(columns) <= set(ROLES))
         if self._prompts.template is None and len(columns) > 1 and not is_conversation:
             raise ConfigurationError(_which_column(columns))
 
@@ -120,7 +120,7 @@ class PromptRows:
             return self._prompts.rendered(row)
         if self._takes_conversations and isinstance(row.get(_COLUMN), list):
             return row[_COLUMN]
-        if self._takes_conversations and len(row) > 1 and set(row) <= set(_ROLES):
+        if self._takes_conversations and len(row) > 1 and set(row) <= set(ROLES):
             said = {role: text for role, text in row.items() if text not in (None, "")}
             return [{"role": role, "content": _as_text(role, text)} for role, text in said.items()]
         if len(row) != 1:
@@ -153,3 +153,99 @@ def as_message(message: Any) -> dict[str, Any]:
     if "role" not in plain:
         raise TypeError(f"a message must be a dict with 'role' and 'content', not {message!r:.80}.")
     return plain
+
+
+class InvalidAnswerError(ValueError):
+    """A model or its endpoint answered with something else than it was asked for."""
+
+    is_page = False
+    """Whether it answered with no JSON at all, but the page of a web site, say."""
+
+
+class Fields(SimpleNamespace):
+    """A JSON object with attributes, as the clients' objects have; those that are missing are None."""
+
+    def __getattr__(self, _: str) -> None:
+        return None
+
+    def __repr__(self) -> str:
+        """As the JSON, for errors that show it."""
+        return repr(vars(self))
+
+
+def text_in(content: Any) -> str:
+    """The text in an answer; InvalidAnswerError if it is something else."""
+    if not isinstance(content, str):
+        raise InvalidAnswerError(f"the answer's content is no text: {content!r:.200}")
+    return content
+
+
+class JsonSchema:
+    """Reads answers that must fit a JSON schema.
+
+    Args:
+        schema: the schema, or the path or URI of a file with it.
+        caller: the handler's class, for errors.
+        extra: of Headrace, which brings the validator.
+
+    Raises:
+        ConfigurationError: it is no schema.
+        MissingExtraError: the package jsonschema is not installed.
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, schema: Mapping[str, Any] | str | os.PathLike[str], caller: str, extra: str) -> None:
+        with extra_required(extra):
+            import jsonschema  # noqa: PLC0415 - only handlers with a schema need it
+
+        self._caller = caller
+        given: Any = schema
+        if isinstance(schema, str | os.PathLike):
+            with open_uri(os.fspath(schema)) as file:
+                given = file.read()
+        try:
+            self.schema: dict[str, Any] = {**(json.loads(given) if isinstance(given, bytes) else given)}
+            jsonschema.validators.validator_for(self.schema).check_schema(self.schema)
+        except (TypeError, ValueError, jsonschema.SchemaError) as error:
+            raise ConfigurationError(
+                f"{caller}: json_schema is no JSON schema, such as {{'type': 'object'}}, nor the path of a file with "
+                f"one: {getattr(error, 'message', error)!s:.300}"
+            ) from None
+
+    def read(self, answer: str) -> Any:
+        """The value in an answer; a fence of Markdown around it is ignored.
+
+        Raises:
+            InvalidAnswerError: it is no JSON, or does not fit the schema; says what is wrong.
+            ConfigurationError: the schema refers to another that cannot be found.
+        """
+        import jsonschema  # noqa: PLC0415 - as above
+        import referencing  # noqa: PLC0415 - as above
+
+        fenced = _FENCED.fullmatch(answer.strip())
+        # The registry is empty, so that a reference to another place fetches nothing.
+        validator = jsonschema.validators.validator_for(self.schema)(self.schema, registry=referencing.Registry())
+        try:
+            value = json.loads(fenced[1] if fenced else answer, parse_constant=_refuse)
+            if is_deep(value):
+                raise RecursionError
+            worst = jsonschema.exceptions.best_match(validator.iter_errors(value))
+        except (ValueError, ArithmeticError) as error:  # the latter of a number beyond any float
+            raise InvalidAnswerError(f"the answer is no JSON: {error}") from None
+        except RecursionError:
+            raise InvalidAnswerError(f"the answer is nested too deeply: {answer[:300]!r}") from None
+        except referencing.exceptions.Unresolvable as error:
+            lost = f"json_schema refers to {error.ref!r}, which is not in it; put it under '$defs'."
+            raise ConfigurationError(f"{self._caller}: {lost}") from None
+        if worst is not None:
+            raise InvalidAnswerError(f"the answer does not fit the schema: at {worst.json_path}, {worst.message:.300}")
+        return value
+
+    def complaint(self, error: BaseException) -> str:
+        """What to tell a model whose answer was wrong."""
+        wanted = f"nothing but JSON that fits this schema: {json.dumps(self.schema)}"
+        return f"This cannot be used: {error}. Answer again, with {wanted}"
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is no value of JSON")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError, as_type_name
+from headrace.core.errors import ConfigurationError, EndpointError, PredictionCountError, as_type_name, causes
 from headrace.core.events import UsageReported
 from headrace.core.fingerprint import default_cache_key
 from headrace.core.handler import ModelT
@@ -17,8 +17,7 @@ from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandle
 from headrace.core.request_context import report_used
 from headrace.core.result import PredictionResult
 from headrace.core.secrets import ApiKey
-from headrace.handlers.json_answers import InvalidAnswerError
-from headrace.handlers.prompts import PromptRows, Prompts
+from headrace.handlers.prompts import InvalidAnswerError, PromptRows, Prompts
 
 AnswerT = TypeVar("AnswerT")
 
@@ -29,15 +28,10 @@ REFUSED = (*BAD, *WRONG)
 _OWN = (InvalidAnswerError, PredictionCountError, UnicodeError)
 """About what is in an answer, which was paid for, or about a prompt that cannot be sent."""
 
-NO_KEY = "none"
-"""What servers are sent that need no key, by clients that want one."""
-
 _PASSING = (408, 409, 425, 429)
 """Those of the statuses 400 to 499 that may pass."""
 
-_CODES_OF_ACCOUNTS = frozenset(
-    {"account_deactivated", "billing_hard_limit_reached", "billing_not_active", "insufficient_quota"}
-)
+CODES_OF_ACCOUNTS = ("account_deactivated", "billing_hard_limit_reached", "billing_not_active", "insufficient_quota")
 """Codes of errors that concern every request. An empty account, too, is a 429 to some, and waiting does not fill it."""
 _UNPAID = 402
 _EMPTY = "credit balance is too low"
@@ -66,7 +60,9 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
     def __init__(
         self, model_name: str, prompts: Prompts, api_key: ApiKey, url: str | None, size: int, /, **options: Any
     ) -> None:
-        super().__init__(**{**_full_batches(size, options), **options})
+        # Batches as large as allowed: they take as long as small ones, and quotas count requests.
+        most = options.get("max_batch_size") or max(size, options.get("min_batch_size") or 1)
+        super().__init__(**{"min_batch_size": most, "max_batch_size": most, **options})
         if not isinstance(model_name, str) or not model_name:
             raise ConfigurationError(f"{type(self).__qualname__}: model_name must name a model, not {model_name!r}.")
         self.model_name = model_name
@@ -111,20 +107,16 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
         self._has_worked = True
         return answer
 
-    def _judged(self, error: Exception) -> Exception:
-        """The error, without the key; or an EndpointError if it concerns the account, and so every request."""
+    def _judged(self, error: Exception, codes: Sequence[str] = CODES_OF_ACCOUNTS) -> Exception:
+        """The error, without the key; or an EndpointError if it, or its code, says that it concerns every request."""
         explain(error)
         self._api_key.mask_error(error)
         is_empty = status_of(error) == _UNPAID or (status_of(error) in BAD and _EMPTY in str(error))
-        if not is_empty and not self._is_for_all(getattr(error, "code", None)):
-            return error
-        refusal = self._refusal(error)
-        refusal.__cause__ = error
-        return refusal
-
-    def _is_for_all(self, code: Any) -> bool:
-        """Whether an error with this code concerns every request."""
-        return code in _CODES_OF_ACCOUNTS
+        if is_empty or getattr(error, "code", None) in codes:
+            refusal = self._refusal(error)
+            refusal.__cause__ = error
+            return refusal
+        return error
 
     async def _refuse_all_if_probe_fails(self, found: Iterable[Any], client: ModelT, args: Mapping[str, Any]) -> None:
         """Raises EndpointError if one is refused, nothing was ever accepted, and another request is refused, too."""
@@ -134,16 +126,11 @@ class TextEndpointHandler(PromptRows, RemoteModelHandler[Any, PredictionResult, 
         (again,) = await settled([client], lambda client: self._probe(client, args))
         self._has_worked |= not isinstance(again, BaseException)
         if not self._has_worked and _is_refusal(again):
-            raise self._refusal(error, without_key=getattr(client, "api_key", None) == NO_KEY) from error
+            raise self._refusal(error) from error
 
-    def _refusal(self, error: Exception, *, without_key: bool = False) -> EndpointError:
+    def _refusal(self, error: Exception) -> EndpointError:
         """That the endpoint refuses every request, and what may be wrong."""
         caller, said = type(self).__qualname__, f"{as_type_name(error)}: {error}"
-        if without_key and status_of(error) == 401:
-            try:
-                self._api_key.required()
-            except ConfigurationError as missing:
-                return EndpointError(f"{missing} The endpoint wants one: {said}")
         if getattr(error, "is_page", False):
             said = f"{error}; its URL may lack an ending, such as /v1"
         elif status_of(error) in WRONG:
@@ -171,12 +158,6 @@ def _is_refusal(found: Any) -> bool:
 def count_of(tokens: Any) -> int:
     """A number of tokens; 0 for what is none."""
     return int(tokens) if isinstance(tokens, int | float) and 0 < tokens < math.inf else 0
-
-
-def _full_batches(size: int, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Batches as large as allowed: they take as long as small ones, and quotas count requests."""
-    most = options.get("max_batch_size") or max(size, options.get("min_batch_size") or 1)
-    return {"min_batch_size": most, "max_batch_size": most}
 
 
 def checked_url(caller: str, url: str | None, ending: str) -> str | None:
@@ -208,9 +189,7 @@ def explain(error: BaseException) -> None:
     if status_of(error) is not None and body and str(error) == f"Error code: {status_of(error)}":
         said = body.get("detail", body) if isinstance(body, Mapping) else body  # as FastAPI words it
         error.args = (f"{error} - {said!s:.300}",)
-    root = error
-    while (cause := root.__cause__ or (None if root.__suppress_context__ else root.__context__)) is not None:
-        root = getattr(cause, "exceptions", (cause,))[0]  # of several addresses, the first says enough
+    *_, root = causes(error)  # of several addresses the first, which says enough
     if root is not error and status_of(error) is None and hasattr(error, "request") and str(root) not in str(error):
         error.args = (f"{error} {as_type_name(root)}: {root}",)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.conversion import to_results
@@ -13,6 +12,7 @@ from headrace.core.errors import ConfigurationError, EndpointAnswerError, extra_
 from headrace.core.remote import RemoteModelHandler
 from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
+from headrace.handlers.text_endpoints import count_of
 
 with extra_required("vertex"):
     import google.cloud.aiplatform as aiplatform  # noqa: PLR0402 - the other form does not name the package
@@ -100,14 +100,8 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         self._invoke_route = invoke_route
         self._timeout_secs = timeout_secs
         self._credentials = credentials
-        self._settings = {
-            "project": project,
-            "location": location,
-            "experiment": experiment,
-            "network": network,
-            "api_endpoint": api_endpoint,
-            "api_transport": api_transport,
-        }
+        place = {"project": project, "location": location, "experiment": experiment, "network": network}
+        self._settings = {**place, "api_endpoint": api_endpoint, "api_transport": api_transport}
         self.create_client()
 
     def create_client(self) -> Any:
@@ -133,11 +127,16 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         self, batch: Sequence[Any], model: Any, inference_args: dict[str, Any] | None = None
     ) -> Iterable[PredictionResult]:
         """Sends one request for a batch; raises EndpointAnswerError, and what Google's client raises."""
-        with _statuses_found():
+        try:
             if self._invoke_route:
                 return self._invoke(batch, model, inference_args)
             limit = {} if self.is_private else {"timeout": self._timeout_secs}
             answer = model.predict(instances=list(batch), parameters=inference_args, **limit)
+        except ValueError as error:
+            found = _STATUS.search(str(error))
+            if found is None:
+                raise
+            raise EndpointAnswerError(str(error), int(found[1])) from error
         if answer.predictions is None:
             raise EndpointAnswerError(f"endpoint {self.endpoint_name} answered without predictions.")
         return to_results(batch, answer.predictions, answer.deployed_model_id)
@@ -178,19 +177,6 @@ class VertexAIModelHandlerJSON(RemoteModelHandler[Any, PredictionResult, Any]):
         """Reports tokens, where the answer has them as OpenAI's and vLLM's do."""
         usage = answer.get("usage")
         if isinstance(usage, dict):
-            tokens = [usage.get(name) or 0 for name in ("prompt_tokens", "completion_tokens")]
-            if all(isinstance(one, int) and one >= 0 for one in tokens):
-                name = answer.get("model") or self.endpoint_name
-                report_usage(str(name), input_tokens=tokens[0], output_tokens=tokens[1])
-
-
-@contextmanager
-def _statuses_found() -> Iterator[None]:
-    """A context in which the client's ValueError about a status becomes an error that has the status."""
-    try:
-        yield
-    except ValueError as error:
-        found = _STATUS.search(str(error))
-        if found is None:
-            raise
-        raise EndpointAnswerError(str(error), int(found[1])) from error
+            read, written = (count_of(usage.get(name)) for name in ("prompt_tokens", "completion_tokens"))
+            name = str(answer.get("model") or self.endpoint_name)
+            report_usage(name, input_tokens=read, output_tokens=written)

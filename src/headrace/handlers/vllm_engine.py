@@ -14,6 +14,7 @@ from typing import Any
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.request_context import report_usage
 from headrace.core.result import PredictionResult
+from headrace.core.spelling import with_options_of
 from headrace.handlers.generation import (
     EngineLostError,
     Generated,
@@ -150,22 +151,22 @@ class VLLMEngineModelHandler(GenerationModelHandler[VLLMEngine]):
     gen_ai = ("text_completion", "vllm")
     _metrics_namespace = "BeamML_vLLM"
 
+    @with_options_of(GenerationModelHandler)
     def __init__(
         self,
         model_uri: str | os.PathLike[str],
         *,
-        prompt: str | None = None,
-        task: str = "generate",
         engine_args: Mapping[str, Any] | None = None,
         sampling_args: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(model_uri, prompt, task, **options)
+        super().__init__(model_uri, **options)
         self._refuse_options_of_generation(sampling_args=sampling_args)
         self._engine_args = dict(engine_args or {})
         if "model" in self._engine_args:
             raise ConfigurationError("engine_args name the model a second time; leave it out there.")
-        self._sampling_args = {"max_tokens": _MAX_TOKENS, **(sampling_args or {})} if task == "generate" else {}
+        defaults = {"max_tokens": _MAX_TOKENS} if self._task == "generate" else {}
+        self._sampling_args = {**defaults, **(sampling_args or {})}
         self.validate_inference_args(None)
 
     def load_model(self) -> Any:

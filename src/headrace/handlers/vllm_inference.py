@@ -16,7 +16,9 @@ from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError, UnsupportedError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
+from headrace.core.spelling import with_options_of
 from headrace.handlers.base import UriModelHandler
+from headrace.handlers.prompts import ROLES
 from headrace.handlers.vllm_server import Launch, Server, ServerProcess, VLLMServerError, server_arguments
 
 with extra_required("vllm"):
@@ -28,7 +30,6 @@ _IN_FLIGHT = 1_000
 """How many requests the server has at a time; those that wait here cannot time out there."""
 _START_SECS = 1800.0
 _PASSING = (openai.APIConnectionError, openai.InternalServerError, openai.RateLimitError)
-_ROLES = ("system", "user", "assistant", "developer", "tool")
 
 ExampleT = TypeVar("ExampleT")
 
@@ -163,19 +164,15 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
 
     gen_ai = ("chat", "vllm")
 
+    @with_options_of(_VLLMModelHandler)
     def __init__(
         self,
         model_name: str,
         chat_template_path: str | os.PathLike[str] | None = None,
         vllm_server_kwargs: Mapping[str, Any] | None = None,
-        *,
-        use_dynamo: bool = False,
-        dynamo_frontend_kwargs: Mapping[str, Any] | None = None,
-        start_timeout_secs: float = _START_SECS,
         **options: Any,
     ) -> None:
-        options |= {"use_dynamo": use_dynamo, "dynamo_frontend_kwargs": dynamo_frontend_kwargs}
-        super().__init__(model_name, vllm_server_kwargs, start_timeout_secs=start_timeout_secs, **options)
+        super().__init__(model_name, vllm_server_kwargs, **options)
         self._chat_template_path = None if chat_template_path is None else os.fspath(chat_template_path)
 
     def _launch(self) -> Launch:
@@ -197,9 +194,9 @@ class VLLMChatModelHandler(_VLLMModelHandler[Sequence[OpenAIChatMessage]]):
         """A conversation with a message for each column, whose name is the role; a single column may have any name."""
         if len(row) == 1:
             return [OpenAIChatMessage("user", str(text)) for text in row.values()]
-        wrong = sorted(set(row) - set(_ROLES))
+        wrong = sorted(set(row) - set(ROLES))
         if wrong:
-            raise ValueError(f"columns of a conversation are named as roles ({', '.join(_ROLES)}), not {wrong}.")
+            raise ValueError(f"columns of a conversation are named as roles ({', '.join(ROLES)}), not {wrong}.")
         return [OpenAIChatMessage(role, str(text)) for role, text in row.items()]
 
 
@@ -209,12 +206,11 @@ def _refuse_dynamo(use_dynamo: bool) -> None:
 
 
 def _client_of(server: ServerProcess) -> openai.AsyncOpenAI:
-    """The server's client for the running event loop. It keeps no connection, so nobody needs to close it."""
-    loop = asyncio.get_running_loop()
-    if server.client is None or server.client[0] is not loop:
+    """The server's client. It keeps no connection, so it belongs to no event loop, and nobody needs to close it."""
+    if server.client is None:
         # No proxy and no certificates are needed; reading the latter takes longer than everything else here.
         http = openai.DefaultAsyncHttpxClient(trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
         options = {"max_retries": 0, "default_headers": {"connection": "close"}, "http_client": http}
-        server.client = loop, openai.AsyncOpenAI(api_key=server.api_key, base_url=server.url, **options)
-    client: openai.AsyncOpenAI = server.client[1]
+        server.client = openai.AsyncOpenAI(api_key=server.api_key, base_url=server.url, **options)
+    client: openai.AsyncOpenAI = server.client
     return client

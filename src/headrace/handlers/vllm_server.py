@@ -75,19 +75,13 @@ def server_arguments(kwargs: Mapping[str, Any]) -> tuple[tuple[str, ...], str | 
                 f"vllm_server_kwargs has {name!r}: False; leave it out, or write 'no-{option}': None if that is an "
                 "option of vLLM."
             )
+        values = list(value) if isinstance(value, list | tuple) else [] if value is None or value is True else [value]
+        words = [json.dumps(one) if isinstance(one, Mapping) else str(one) for one in values]
         if option == "api-key":
-            api_key = str(value[0]) if isinstance(value, list | tuple) else str(value)
+            api_key = words[0] if words else None
         elif option != "host":
-            found += [f"--{option}", *_values(value)]
+            found += [f"--{option}", *words]
     return tuple(found), api_key
-
-
-def _values(value: Any) -> list[str]:
-    if value is None or value is True:
-        return []
-    if isinstance(value, Mapping):
-        return [json.dumps(value)]
-    return [str(item) for item in (value if isinstance(value, list | tuple) else [value])]
 
 
 class ServerProcess:
@@ -99,12 +93,13 @@ class ServerProcess:
         self._owner = os.getpid()
         self._probing = threading.Lock()
         self.client: Any = None
-        """For whoever asks it: an event loop, and the client that is used there."""
+        """For whoever asks it."""
         self._reserved, self.port = _reserved_port()
-        command = [sys.executable, "-I", "-S", str(_GUARD), str(self._owner), *_command(launch, self.port)]
+        guard = [sys.executable, "-I", "-S", str(_GUARD), str(self._owner)]
+        server = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", launch.model, "--host", _HOST]
         environment = {**os.environ, "VLLM_API_KEY": self.api_key}  # a command line is visible to everybody
         self._guard = subprocess.Popen(  # noqa: S603 - this Python, and what the user has given the handler
-            command,
+            [*guard, *server, "--port", str(self.port), *launch.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -223,11 +218,6 @@ class Server(Restarted[ServerProcess]):
 
 def _obituary(process: ServerProcess) -> str | None:
     return str(process.error(process.ending)) if process.ending else None
-
-
-def _command(launch: Launch, port: int) -> list[str]:
-    program = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-    return [*program, "--model", launch.model, "--host", _HOST, "--port", str(port), *launch.arguments]
 
 
 def _reserved_port() -> tuple[socket.socket, int]:
