@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.core.answer import SKIP
     from headrace.core.config import BatchingConfig, Budget, CacheConfig, PlacementConfig, Price, RetryConfig
+    from headrace.core.conversion import text_length
     from headrace.core.engine import EngineModelHandler
     from headrace.core.errors import (
         BudgetError,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         KeyModelPathMapping,
         MaybeKeyedModelHandler,
     )
-    from headrace.core.lengths import text_length
     from headrace.core.model_files import KnownModel, ModelFile
     from headrace.core.remote import ElementFailure, ElementRetry, RemoteModelHandler
     from headrace.core.request_context import report_generation, report_rate_limit, report_usage
@@ -55,6 +55,7 @@ _HOME = {
     for module, names in {
         "core.answer": "SKIP",
         "core.config": "BatchingConfig Budget CacheConfig PlacementConfig Price RetryConfig",
+        "core.conversion": "text_length",
         "core.engine": "EngineModelHandler",
         "core.errors": (
             "BudgetError ConfigurationError DeviceLostError EndpointAnswerError EndpointError FallbackError "
@@ -63,7 +64,6 @@ _HOME = {
         ),
         "core.handler": "HandlerCard ModelHandler",
         "core.keyed": "KeyModelMapping KeyModelPathMapping KeyedModelHandler MaybeKeyedModelHandler",
-        "core.lengths": "text_length",
         "core.model_files": "KnownModel ModelFile",
         "core.remote": "ElementFailure ElementRetry RemoteModelHandler",
         "core.request_context": "report_generation report_rate_limit report_usage",

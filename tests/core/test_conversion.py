@@ -1,7 +1,8 @@
-"""One result per prediction, none lost; numbers from a file's rows, or an error that names the column."""
+"""One result per prediction, none lost; numbers from a file's rows, or an error that names the column; lengths."""
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from fractions import Fraction
 
@@ -11,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import PredictionCountError, PredictionResult
-from headrace.core.conversion import column_numbers, parsed, predict_by_kind, single_output, to_numbers, to_results
+from headrace.core.conversion import (
+    column_numbers,
+    parsed,
+    predict_by_kind,
+    row_length,
+    single_output,
+    text_length,
+    to_numbers,
+    to_results,
+)
 
 
 def test_each_example_stands_beside_its_prediction():
@@ -81,3 +91,23 @@ def test_parsing_changes_only_text_that_is_entirely_a_number():
 def test_parsing_equals_pythons_own_and_never_fails(number, text):
     assert parsed(repr(number)) == number
     assert isinstance(parsed(text), str | int | float)
+
+
+def test_text_length_counts_words_parts_of_long_words_and_signs():
+    tokens = {"": 2, "the film": 4, "the  film.\n": 5, "internationalization": 5, "x[1234]": 7, "é日本": 5}
+    assert {text: text_length(text) for text in tokens} == tokens
+
+
+def test_text_length_adds_up_the_texts_of_a_container():
+    assert text_length({"question": "who?", "context": "me"}) == text_length("who?") + text_length("me")
+    assert text_length(("a b", ["c"], 7)) == text_length("a b") + text_length("c")
+
+
+def test_text_length_never_raises():
+    assert {text_length(example) for example in (None, 7, b"bytes", [], {}, object())} == {1}
+
+
+def test_row_length_is_a_number_or_that_of_a_text_and_never_refuses_a_row():
+    lengths = [(7, 7), (2.5, 2.5), ("the film", 4), (["the", "film"], 6), ([5, 6, 7], 3)]
+    lengths += [(value, 1) for value in (None, 0, -3, math.nan, math.inf, {})]
+    assert [(value, row_length(value)) for value, _ in lengths] == lengths

@@ -18,6 +18,7 @@ from headrace import (
     PredictionCountError,
     UnknownKeyError,
 )
+from headrace.core.keyed import OfExample
 
 
 class Adder(ModelHandler):
@@ -157,10 +158,9 @@ def test_processing_functions_inside_a_mapping_are_refused(make, processed):
         make(processed)
 
 
-def test_ignored_settings_are_logged(caplog):
-    KeyedModelHandler([KeyModelMapping(["a"], Adder(max_batch_duration_secs=2))])
-    assert "max_batch_duration_secs" in caplog.text
-    assert "min_ram" in caplog.text
+def test_length_of_a_pairs_example_leaves_what_is_no_pair_to_the_model():
+    measure = OfExample(len, if_any=True)
+    assert [measure(("key", "abc")), measure(7), measure(("alone",)), measure({})] == [3, 1, 1, 1]
 
 
 def test_environment_variables_of_all_mappings_are_set(monkeypatch):

@@ -26,7 +26,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
-from headrace import ConfigurationError, predict
+from headrace import ConfigurationError, PredictionCountError, predict
 from headrace.handlers.data_frames import bytes_of, examples_of, frame_of_rows, predict_examples, refuse_other_kinds
 from headrace.handlers.sklearn_inference import SklearnModelHandlerPandas
 from headrace.rows.blocks import TypedRow
@@ -103,13 +103,12 @@ def test_a_batch_of_frames_is_one_call():
     assert sizes == [5, 5, 5]
 
 
-def test_arrays_come_back_in_the_order_of_the_rows_and_surplus_predictions_stay():
+def test_predictions_come_back_in_the_order_of_the_rows_and_surplus_ones_are_refused():
     batch = pyarrow.record_batch({"a": [1, None, 3, None], "n": range(4)})
     found = predict_examples([batch], lambda frame: frame[["n", "n"]].to_numpy())
-    assert isinstance(found, numpy.ndarray)
-    assert found.tolist() == [[n, n] for n in range(4)]
-    for answer in (lambda frame: numpy.zeros(len(frame) + 1), lambda frame: [0] * (len(frame) + 1)):
-        assert len(predict_examples([batch], answer)) == 6
+    assert [row.tolist() for row in found] == [[n, n] for n in range(4)]
+    with pytest.raises(PredictionCountError):
+        predict_examples([batch], lambda frame: [0] * (len(frame) + 1))
 
 
 def test_bytes_of_many_are_estimated():

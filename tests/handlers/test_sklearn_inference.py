@@ -154,11 +154,7 @@ def test_column_order_matters_to_a_model_without_names(folder):
     assert nearly_equal([float(result.inference) for result in results], [21.0, 12.0])
 
 
-def test_missing_packages_are_named_by_what_needs_them(forest_uri, monkeypatch):
-    monkeypatch.delitem(sys.modules, "headrace.handlers.data_frames")
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(MissingExtraError, match="pandas is not installed"):
-        SklearnModelHandlerPandas("model.pkl")
+def test_missing_skops_is_named(forest_uri, monkeypatch):
     monkeypatch.setitem(sys.modules, "skops", None)
     with pytest.raises(MissingExtraError, match="'skops'"):
         SklearnModelHandlerNumpy(forest_uri, ModelFileType.SKOPS).load_model()
@@ -173,6 +169,8 @@ def test_a_model_of_texts_gets_texts(folder):
     for row in ({"t": None}, {"t": 5}, {"t": "a", "u": "b"}):
         with pytest.raises(ValueError, match=r"no text|choose one column"):
             handler.example_from_row(row)
+    with pytest.raises(ConfigurationError, match="takes_texts goes with SklearnModelHandlerNumpy"):
+        SklearnModelHandlerPandas("model.pkl", takes_texts=True)
 
 
 HEIGHTS = [frame[["height"]] for frame in FRAMES]

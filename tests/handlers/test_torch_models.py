@@ -13,7 +13,7 @@ from headrace import BatchingConfig, ConfigurationError, Failure, predict
 from headrace.handlers import torch_models
 from headrace.handlers.huggingface_inference import HuggingFaceModelHandlerKeyedTensor, HuggingFaceModelHandlerTensor
 from headrace.handlers.huggingface_models import settled
-from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, default_tensor_inference_fn
+from headrace.handlers.pytorch_inference import PytorchModelHandlerKeyedTensor, PytorchModelHandlerTensor
 from headrace.handlers.torch_models import CPU, device_named, device_of, load_onto, refuse_two_devices
 from headrace.testing import nearly_equal
 
@@ -100,8 +100,6 @@ def test_examples_that_do_not_fit_are_refused_with_the_cure():
     handler = HuggingFaceModelHandlerTensor("m", Ids)
     (failure,) = predict(handler, [torch.tensor([5.5])], on_failure="yield")
     assert "takes whole numbers, such as token ids, and an example holds [5.5]" in str(failure.error)
-    with pytest.raises(RuntimeError, match=r"was given \{'the example': torch.int64\}. Convert tensors before"):
-        default_tensor_inference_fn([torch.tensor([1])], torch.nn.Linear(1, 1), CPU)
 
 
 def test_model_in_half_precision_gets_its_dtype():
@@ -140,6 +138,8 @@ def test_a_value_that_does_not_fit_its_column_fails_its_row(column):
 def test_unknown_dtype_is_refused(wrong):
     with pytest.raises(ConfigurationError, match="dtypes must map columns to dtypes, such as 'int64', not 'a' to"):
         PytorchModelHandlerKeyedTensor("m.pt", torch.nn.Identity, dtypes={"a": wrong})
+    with pytest.raises(ConfigurationError, match="dtypes goes with PytorchModelHandlerKeyedTensor"):
+        PytorchModelHandlerTensor("m.pt", torch.nn.Identity, dtypes={"a": "int64"})
 
 
 def test_state_of_the_whole_batch_is_no_prediction_though_as_long(tmp_path):

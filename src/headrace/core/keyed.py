@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +10,10 @@ from typing import Any, Generic
 
 from headrace.core.answer import SKIP, SomeSkipped, mark_skips, predictions_for
 from headrace.core.beam_compat import with_beams_attributes
-from headrace.core.config import OF_THE_TRANSFORM
-from headrace.core.conversion import places_by
+from headrace.core.conversion import places_by, predict_by_kind
 from headrace.core.errors import ConfigurationError, UnknownKeyError, UnsupportedError
 from headrace.core.handler import ExampleT, KeyT, ModelHandler, ModelT, PredictionT
 from headrace.core.model_cache import ModelsOnDemand
-
-_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -119,8 +115,6 @@ class KeyedModelHandler(
                 raise ConfigurationError("KeyedModelHandler needs a handler, or at least one KeyModelMapping.")
             for mapping in unkeyed:
                 self._add(mapping)
-            for handler in self.cohorts.values():
-                _log_ignored(handler)
         else:
             _refuse_processing(unkeyed)
             self.unkeyed = unkeyed
@@ -143,11 +137,11 @@ class KeyedModelHandler(
         keys = [key for key, _ in batch]
         if self.unkeyed is not None:
             return _pair(self.unkeyed, keys, [example for _, example in batch], model, inference_args)
-        predictions: dict[int, Any] = {}
-        for name, places in places_by(map(self.cohort, keys)).items():
-            pairs = self._pairs_of(name, [batch[place] for place in places], model, inference_args)
-            predictions.update(zip(places, pairs, strict=True))
-        return [predictions[place] for place in range(len(batch))]
+
+        def predict(alike: Sequence[tuple[KeyT, ExampleT]]) -> list[Any]:
+            return self._pairs_of(self.cohort(alike[0][0]), alike, model, inference_args)
+
+        return predict_by_kind(batch, map(self.cohort, keys), predict)  # type: ignore[no-any-return]
 
     def update_model_paths(self, model: Any, model_paths: Any = None) -> None:
         """Refuses newer models, which only Beam's own transform passes on."""
@@ -171,9 +165,7 @@ class KeyedModelHandler(
 
     def validate_inference_args(self, inference_args: dict[str, Any] | None) -> None:
         """Validates the arguments with every handler."""
-        if self.unkeyed:
-            super().validate_inference_args(inference_args)
-        for handler in self.cohorts.values():
+        for handler in [self.unkeyed] if self.unkeyed else self.cohorts.values():
             handler.validate_inference_args(inference_args)
 
     def model_copies(self) -> int:
@@ -191,8 +183,7 @@ class KeyedModelHandler(
 
     def set_environment_vars(self) -> None:
         """Sets the variables of all handlers."""
-        super().set_environment_vars()
-        for handler in self.cohorts.values():
+        for handler in [self.unkeyed] if self.unkeyed else self.cohorts.values():
             handler.set_environment_vars()
 
     def should_garbage_collect_on_timeout(self) -> bool:
@@ -200,7 +191,7 @@ class KeyedModelHandler(
         return super().should_garbage_collect_on_timeout() if self.unkeyed else False
 
     def _pairs_of(
-        self, name: Any, batch: list[tuple[Any, Any]], models: Any, args: dict[str, Any] | None
+        self, name: Any, batch: Sequence[tuple[Any, Any]], models: Any, args: dict[str, Any] | None
     ) -> list[tuple[Any, Any]]:
         keys, examples = map(list, zip(*batch, strict=True))
         if not isinstance(models, ModelsOnDemand):  # Beam's RunInference has them in another process, behind a proxy
@@ -306,6 +297,25 @@ def _within_pair(fn: Callable[[Any], Any], pair: tuple[Any, Any]) -> Any:
     return SKIP if made is SKIP else (key, made)
 
 
+@dataclass(frozen=True)
+class OfExample:
+    """Applies a size function for examples to a (key, example) pair."""
+
+    function: Callable[[Any], float]
+    if_any: bool = False
+    """Whether what is no pair has length 1 and goes on to the model, where it fails with a better message."""
+
+    def __call__(self, pair: Any) -> float:
+        """The example's size, or 1."""
+        try:
+            example = pair[1]
+        except (TypeError, LookupError):
+            if self.if_any:
+                return 1
+            raise
+        return self.function(example)
+
+
 def _refuse_processing(handler: Any) -> None:
     if not hasattr(handler, "load_model") or isinstance(handler, type):
         raise ConfigurationError(f"a handler is needed, an object with load_model, not {handler!r:.200}.")
@@ -313,15 +323,4 @@ def _refuse_processing(handler: Any) -> None:
         raise ConfigurationError(
             f"{type(handler).__qualname__} has preprocessing or postprocessing functions and so cannot be made keyed; "
             "call with_preprocess_fn and with_postprocess_fn on the keyed handler around it instead."
-        )
-
-
-def _log_ignored(handler: Any) -> None:
-    batching = OF_THE_TRANSFORM & handler.batch_elements_kwargs().keys()
-    ignored = [*sorted(batching), *(f"resource hint {name}" for name in handler.get_resource_hints())]
-    if ignored:
-        _LOGGER.warning(
-            "%s of %s: ignored, since a KeyedModelHandler with mappings runs it; override that one's methods.",
-            ", ".join(ignored),
-            type(handler).__qualname__,
         )

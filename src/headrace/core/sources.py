@@ -9,8 +9,7 @@ from typing import Any
 from headrace.core.answer import SKIP
 from headrace.core.errors import ConfigurationError
 from headrace.core.handler import ModelHandler, bare
-from headrace.core.keyed import KeyedModelHandler, within_pair
-from headrace.core.lengths import OfExample
+from headrace.core.keyed import KeyedModelHandler, OfExample, within_pair
 from headrace.core.result import PredictionResult
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.core.columns import Form, Takes
 from headrace.core.conversion import (
@@ -40,27 +40,21 @@ class ArrayExamples:
 class ArrayPredictions(ArrayExamples, TakesColumns[Any, Any]):
     """For such a handler whose ``inference_fn`` takes (model, batch, inference_args), and returns predictions."""
 
-    _inference_fn: Any
-
     def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
-        return to_results(batch, self._inference_fn(model, batch, inference_args), self._model_uri)
+        return to_results(batch, self._answer(batch, model, inference_args), self._model_uri)
 
     def _answer(self, rows: Any, model: Any, inference_args: dict[str, Any] | None) -> Any:
         return self._inference_fn(model, rows, inference_args)
 
 
-class Float32Rows(ArrayExamples):
-    """For a handler whose examples are numpy arrays, and whose model takes 32-bit floats."""
+class InputRows(ArrayExamples):
+    """For a handler whose model takes a matrix of floats or, with ``columns_are_inputs``, arrays by name."""
 
-    def example_from_row(self, row: Mapping[str, Any]) -> Array:
-        """A row's columns, in their order, as a 1-D array of 32-bit floats; ValueError names one that is none."""
-        return numpy.array(to_numbers(row, FLOAT32_MAX), dtype=numpy.float32)
-
-
-class InputRows(Float32Rows):
-    """For a handler whose model takes a matrix of 32-bit floats or, with ``columns_are_inputs``, arrays by name."""
-
-    _columns_are_inputs: bool
+    _columns_are_inputs = False
+    _of_rows = "float32"
+    """The dtype of numbers in rows and columns, which fit 32-bit floats."""
+    _of_array: ClassVar[Any] = staticmethod(lambda array: array)
+    """What makes an array the framework's."""
 
     @property
     def takes(self) -> Takes:
@@ -68,16 +62,19 @@ class InputRows(Float32Rows):
         return Takes(Form.ARRAYS if self._columns_are_inputs else Form.MATRIX)
 
     def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """A row's columns as a 1-D array of 32-bit floats; with ``columns_are_inputs`` as a dict of arrays."""
+        """A row's columns, in their order, as a 1-D array or tensor of floats; ValueError names one that is none.
+
+        With ``columns_are_inputs`` they are a dict of arrays.
+        """
         if self._columns_are_inputs:
             return {name: _as_array(name, value) for name, value in row.items()}
-        return super().example_from_row(row)
+        return self._of_array(numpy.array(to_numbers(row, FLOAT32_MAX), dtype=self._of_rows))
 
     def _rows_of(self, columns: Any) -> Any:
         """An array, or columns that make a matrix; or with ``columns_are_inputs`` columns by name."""
         if self._columns_are_inputs:
             return {name: numpy.asarray(values) for name, values in by_name(columns).items()}
-        return to_matrix(columns, numpy, "float32")
+        return self._of_array(to_matrix(columns, numpy, self._of_rows))
 
 
 def predict_arrays(
@@ -111,7 +108,7 @@ def predict_arrays(
         return rows(ask_by_name(batch))
     if isinstance(batch, numpy.ndarray):
         return rows(ask(batch if dtype is None else fitted(batch, dtype)))
-    if are_named(batch):
+    if len(batch) and isinstance(batch[0], Mapping):
         named = [{name: numpy.asarray(value) for name, value in example.items()} for example in batch]
         return predict_stacked(named, numpy.stack, ask_by_name, lambda answer, _: rows(answer))
     arrays = list(map(numpy.asarray, batch))
@@ -127,11 +124,6 @@ def _as_array(column: str, value: Any) -> Array:
     numbers = column_numbers(column, value)
     is_plain = all(isinstance(one, bool | int | float) for one in (value if isinstance(value, list) else [value]))
     return numpy.array(value if is_plain else numbers)
-
-
-def are_named(batch: Any) -> bool:
-    """Whether examples, or columns, are arrays by the names of inputs."""
-    return isinstance(batch, Mapping) or (len(batch) > 0 and isinstance(batch[0], Mapping))
 
 
 def _fed(name: str, values: Array, dtype: Any, axes: int) -> Array:
@@ -178,9 +170,8 @@ def fitted(array: Array, dtype: Any) -> Array:
         raise TypeError(f"the model takes {wanted}, and an example is of {given}; convert it before.")
     with numpy.errstate(all="ignore"):
         converted = array.astype(dtype)
-        fits = numpy.isfinite(converted) if dtype.kind == "f" else (converted == array) & numpy.isfinite(array)
-    if dtype.kind == "f" and not fits.all():  # as what was not finite before need not be
-        fits |= ~numpy.isfinite(array)
+        finite = numpy.isfinite(array)
+        fits = numpy.isfinite(converted) | ~finite if dtype.kind == "f" else (converted == array) & finite
     if not fits.all():
         wrong = array[~fits].flat[0].item()
         raise ValueError(f"the model takes {dtype}, which cannot hold {wrong!r}; convert it before.")

@@ -116,7 +116,6 @@ class EstimatorHandler(FrameworkHandler[ExampleT, ModelT]):
     def __init__(
         self, model_uri: str | os.PathLike[str], inference_fn: Callable[..., Any] | None, method: str, **options: Any
     ) -> None:
-        self._require_packages()
         super().__init__(model_uri, inference_fn, **options)
         if method not in _METHODS:
             names = f"{', '.join(_METHODS[:-1])} or {_METHODS[-1]}"
@@ -125,9 +124,6 @@ class EstimatorHandler(FrameworkHandler[ExampleT, ModelT]):
             raise ConfigurationError("an inference_fn decides what the model is asked for; leave method out.")
         self._method = method
         self._ask(named=False)
-
-    def _require_packages(self) -> None:
-        """Raises MissingExtraError if the examples' package is not installed."""
 
     def with_named_outputs(self) -> Any:
         """A copy: predictions of several values have the model's names for these, in a structured array."""

@@ -2,6 +2,7 @@
 
 Numbers have 64 bits. A missing value is what pandas reads from a file: NaN among numbers and text, NaT among times.
 Where it would change the dtype of a column (an integer among integers, a boolean), its rows make a frame of their own.
+Models of XGBoost and LightGBM get the columns, and for text the categories, that they were fitted on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from headrace.core.conversion import predict_by_kind
+from headrace.core.conversion import column_numbers, predict_by_kind
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.spelling import type_option
 
@@ -32,6 +33,9 @@ _MISSING: dict[Any, Any] = {"float": float, "int": float, "str": str, "datetime"
 _KINDS = {"bool": bool | numpy.bool_, "int": int | numpy.integer, "float": float | int | numpy.number}
 """Kinds of values that are no text, the narrowest first."""
 _PLAINLY = {"str": "text", "int": "numbers", "float": "numbers", "bool": "booleans"}
+_PLACES = "categorical_column", "categorical_feature"
+"""LightGBM's parameters with the places of columns of categories, in a model that was fitted and in one from a file."""
+_CURE = "save it with XGBoost 3.1 or later, or give it columns of pandas' type category."
 
 
 def as_frame(columns: Any) -> pandas.DataFrame:
@@ -68,11 +72,8 @@ def predict_examples(examples: Sequence[Any], predict: PredictFn, model: Any = N
         types = {column: _kind_of_values(values) for column, values in _categories(model, ())}
         kinds = [_kinds(row, types) for row in known]
         return predict_by_kind(known, kinds, lambda alike: predict(frame_of_rows(alike, types)))
-    if known:
-        examples = list(map(_frame_of, examples))
-    if _are_alike(examples):
-        return predict(pandas.concat(examples) if len(examples) > 1 else examples[0])
-    return predict_by_kind(examples, map(_kind_of_frame, examples), lambda alike: predict(pandas.concat(alike)))
+    frames = list(map(_frame_of, examples))
+    return predict_by_kind(frames, map(_kind_of_frame, frames), lambda alike: predict(_joined(alike)))
 
 
 def as_row(example: Any) -> Mapping[str, Any] | None:
@@ -89,21 +90,15 @@ def _frame_of(example: Any) -> Any:
     return example if row is None else frame_of_rows([row])
 
 
-def _are_alike(frames: Sequence[pandas.DataFrame]) -> bool:
-    """Whether frames have the same columns and dtypes, in a fraction of the time that concatenating them takes."""
-    first, dtypes = frames[0], _dtypes(frames[0])
-    return all(one.columns.equals(first.columns) and _dtypes(one) == dtypes for one in frames)
+def _joined(frames: Sequence[pandas.DataFrame]) -> pandas.DataFrame:
+    return pandas.concat(frames) if len(frames) > 1 else frames[0]
 
 
 def _kind_of_frame(frame: pandas.DataFrame) -> tuple[Any, ...]:
     """What frames must share to be concatenated: otherwise pandas fills, reorders and converts columns."""
-    return (*frame.columns, *_dtypes(frame))
-
-
-def _dtypes(frame: pandas.DataFrame) -> list[Any]:
     manager: Any = getattr(frame, "_mgr", None)  # frame.dtypes makes a Series, which takes twenty times as long
-    dtypes: list[Any] = (manager.get_dtypes() if hasattr(manager, "get_dtypes") else frame.dtypes).tolist()
-    return dtypes
+    dtypes = manager.get_dtypes() if hasattr(manager, "get_dtypes") else frame.dtypes
+    return (*frame.columns.tolist(), *dtypes.tolist())
 
 
 def _predict_batch(batch: Any, predict: PredictFn) -> Any:
@@ -112,10 +107,9 @@ def _predict_batch(batch: Any, predict: PredictFn) -> Any:
     missing = [one.is_null() for one in batch.columns if one.null_count and str(one.type) in changed]
     if not missing:
         return predict(_frame_of_batch(batch))
-    patterns = numpy.stack([column.to_numpy(zero_copy_only=False) for column in missing], axis=1)
-    _, numbers = numpy.unique(patterns, axis=0, return_inverse=True)
-    groups = [numpy.flatnonzero(numbers == number) for number in range(numbers.max() + 1)]
-    return _in_order(groups, [predict(_frame_of_batch(batch.take(places))) for places in groups])
+    patterns = zip(*(column.to_pylist() for column in missing), strict=True)
+    places: Any = list(range(batch.num_rows))
+    return predict_by_kind(places, patterns, lambda alike: predict(_frame_of_batch(batch.take(alike))))
 
 
 def bytes_of(examples: Sequence[Any]) -> int:
@@ -168,16 +162,6 @@ def _series(column: Any) -> pandas.Series:
     found: pandas.Series = column.to_pandas()
     is_text = str(column.type) in ("string", "large_string")
     return found.astype(_TEXT) if is_text and found.dtype == object else found  # of an older pyarrow
-
-
-def _in_order(groups: Sequence[Any], answers: Sequence[Any]) -> Any:
-    """The answers for all rows, in order: an array if all are of one dtype. A wrong number of them stays wrong."""
-    order = numpy.argsort(numpy.concatenate(groups))
-    are_alike = all(isinstance(one, numpy.ndarray) for one in answers) and len({one.dtype for one in answers}) == 1
-    found: Any = numpy.concatenate(answers) if are_alike else [row for answer in answers for row in answer]
-    if len(found) != len(order):
-        return found
-    return found[order] if are_alike else [found[place] for place in order]
 
 
 def refuse_other_kinds(model: Any, types: Mapping[str, Any]) -> None:
@@ -243,3 +227,75 @@ def _kind_of_type(given: Any) -> str | None:
         return None
     names = {"bool": tests.is_bool_dtype, "float": tests.is_numeric_dtype, "str": tests.is_string_dtype}
     return next((name for name, is_of in names.items() if is_of(given)), None)
+
+
+def as_fitted(frame: pandas.DataFrame, model: Any) -> pandas.DataFrame:
+    """A frame of the columns that a model of XGBoost or LightGBM was fitted on; text is its categories, or numbers.
+
+    Raises:
+        ValueError: two columns have one name, a value is none of the categories that XGBoost knows, or text no number.
+    """
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise ValueError(f"two columns are named {twice!r}: give the model one of each name.")
+    booster = _booster_of(model)
+    is_lightgbm = hasattr(booster, "pandas_categorical")
+    names = list((booster.feature_name() if is_lightgbm else getattr(booster, "feature_names", None)) or ())
+    own = {str(name).replace(" ", "_") if is_lightgbm else str(name): name for name in frame.columns}
+    if names and names != list(own) and set(names) <= own.keys():
+        frame, own = frame[[own[name] for name in names]], {name: own[name] for name in names}
+    kinds = dict(zip(names or own, getattr(booster, "feature_types", None) or (), strict=False))
+    known = _of_lightgbm(booster, names) if is_lightgbm else _of_xgboost(booster) if "c" in kinds.values() else {}
+    fitted = frame.copy(deep=False)
+    for name, column in zip(own, frame.columns, strict=True):
+        if isinstance(frame[column].dtype, pandas.CategoricalDtype):
+            continue
+        if name in known:
+            fitted[column] = _category(name, frame[column], known[name], others_are_missing=is_lightgbm)
+        elif frame[column].dtype.kind == "O":
+            if kinds.get(name) == "c" and frame[column].notna().any():
+                raise ValueError(f"column {name!r} holds text, and the model has no names of categories; {_CURE}")
+            fitted[column] = [_number(name, value) for value in frame[column]]
+    return fitted
+
+
+def _booster_of(model: Any) -> Any:
+    return model.get_booster() if hasattr(model, "get_booster") else getattr(model, "booster_", model)
+
+
+def _of_xgboost(booster: Any) -> dict[str, Any]:
+    """The categories that the model knows, by column; XGBoost saves them since 3.1."""
+    found = booster.get_categories(export_to_arrow=True) if hasattr(booster, "get_categories") else None
+    columns = () if found is None or found.empty() else found.to_arrow()
+    return {name: values.to_pandas() for name, values in columns if values is not None}
+
+
+def _of_lightgbm(booster: Any, names: list[str]) -> Mapping[str, Any]:
+    """As of XGBoost's; LightGBM keeps those of the frame that it was fitted on, and the places of their columns."""
+    known = booster.pandas_categorical or []
+    places = next((booster.params[name] for name in _PLACES if name in booster.params), ())
+    if len(known) != len(places) or not all(isinstance(place, int) for place in places):
+        return {}
+    return {names[place]: values for place, values in zip(places, known, strict=True)}
+
+
+def _category(name: str, column: pandas.Series, known: Any, *, others_are_missing: bool) -> pandas.Categorical:
+    codes = pandas.Index(known).get_indexer(column)
+    unknown = column[(codes < 0) & column.notna()]
+    if len(unknown) and not others_are_missing:
+        shown = unknown.iloc[:1].tolist()[0]
+        raise ValueError(f"column {name!r} holds {shown!r}, which is none of the model's categories.")
+    return pandas.Categorical.from_codes(codes, known)
+
+
+def _number(column: str, value: Any) -> float:
+    numbers = numbers_in(column, value)
+    if len(numbers) != 1:
+        raise ValueError(f"column {column!r} holds {len(numbers)} numbers; a frame takes one for each column.")
+    return numbers[0]
+
+
+def numbers_in(column: str, value: Any) -> list[float]:
+    """The numbers in a column; NaN for a missing value, which these models accept."""
+    is_missing = value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    return [math.nan] if is_missing else column_numbers(column, value)

@@ -16,9 +16,9 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from headrace.core.conversion import text_length
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.handler import ModelHandler
-from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.generation import EngineLostError, Restarted
 

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from headrace.core.beam_compat import with_beams_attributes
-from headrace.core.conversion import predict_stacked, to_results
+from headrace.core.conversion import predict_stacked, text_length, to_results
 from headrace.core.errors import ConfigurationError, extra_required
-from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import FrameworkHandler, NoModelError, TakesColumns
 
@@ -227,14 +226,7 @@ class HuggingFaceModelHandlerTensor(TensorExamples, _HuggingFaceModelHandler[tor
     embedding's) tell what it takes, 64-bit floats, as in rows of files, become the model's float dtype; everything else
     is left alone.
 
-    Args:
-        model_uri: id of a model on the Hugging Face hub, or the folder of a saved one.
-        device: ``"CPU"``, ``"GPU"`` (CUDA's), or one of PyTorch's, such as ``"cuda:1"``; if it cannot be used, the CPU,
-            with a warning in the log.
-        inference_fn: ``(batch, model, device, inference_args, model_id)`` returns a PredictionResult for each example.
-            By default ``default_tensor_inference_fn``.
-        options: all others, and errors, are those of ``HuggingFaceModelHandlerKeyedTensor``, without ``framework`` and
-            ``dtypes``.
+    Args and errors are those of ``HuggingFaceModelHandlerKeyedTensor``, without ``framework`` and ``dtypes``.
     """
 
     _of_rows = "float64"  # which an inference_fn of the user's has to convert

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from headrace.core.errors import ConfigurationError
-from headrace.core.inert_pickle import Inert
-from headrace.core.model_files import KnownModel, ModelFile
+from headrace.core.model_files import Inert, KnownModel, ModelFile
 
 __all__ = ["huggingface", "onnx", "pytorch", "sklearn", "tensorflow", "xgboost"]
 
@@ -25,7 +24,6 @@ _SAVED = "saved_model.pb"
 _OLD_PICKLE = 0x1950A86A20F9469CFC6C
 """What ``torch.save`` wrote first before it wrote archives."""
 _PATH = "torch_script_model_path"
-_ROOT_CLASS = re.compile(rb"c(__torch__[\w.]*)\n(\w+)\n")  # the first class in a TorchScript model's pickle is its own
 _TASKS = {
     "ForSequenceClassification": "text-classification",
     "ForTokenClassification": "token-classification",
@@ -118,8 +116,7 @@ def pytorch(model: ModelFile) -> KnownModel | None:
     if "models/model.json" in tops:
         return _exported(model)
     if "constants.pkl" in tops and "data.pkl" in tops:
-        known = KnownModel("pytorch-tensor", "a TorchScript model", path_parameter=_PATH)
-        return _of_inputs(known, {name: [] for name in _script_inputs(model)}, "pytorch-keyed-tensor")
+        return KnownModel("pytorch-tensor", "a TorchScript model", path_parameter=_PATH)
     pickled = model.pickled if model.suffix in (".pt", ".pth", ".bin") else None
     if "data.pkl" in tops or (pickled is not None and pickled.content == _OLD_PICKLE):
         raise ConfigurationError(
@@ -127,18 +124,6 @@ def pytorch(model: ModelFile) -> KnownModel | None:
             "--handler-arg model_class=package.module:Class; or export the model, as .pt2 or as TorchScript."
         )
     return None
-
-
-def _script_inputs(model: ModelFile) -> tuple[str, ...]:
-    """The names of what ``forward`` takes; empty if that is not tensors only."""
-    root = model.members[0].partition("/")[0]
-    named = _ROOT_CLASS.search(model.read(f"{root}/data.pkl"))
-    module, name = (part.decode() for part in named.groups()) if named else ("", "")
-    code = f"{root}/code/{module.replace('.', '/')}.py"
-    forward = rf"(?ms)^class {name}\(.*?^  def forward\(\w+: [^,)]+(.*?)\) ->"
-    found = re.search(forward, model.read(code).decode()) if code in model.members else None
-    inputs = [one.strip().partition(": ") for one in found[1].split(",")[1:]] if found else []
-    return tuple(name for name, _, _ in inputs) if all(kind == "Tensor" for _, _, kind in inputs) else ()
 
 
 def _exported(model: ModelFile) -> KnownModel:

@@ -40,12 +40,8 @@ class NumpyArrays(ArrayCodec):
             return None
         if kind is numpy.ndarray:
             return _stacked_arrays(values)
-        dtype, count = values[0].dtype, len(values)
-
-        def write(memory: memoryview) -> None:
-            numpy.frombuffer(memory, dtype)[:] = numpy.fromiter(values, dtype, count)
-
-        return Stacked((dtype.char, None), dtype.itemsize * count, write)
+        dtype = values[0].dtype
+        return _copied((dtype.char, None), numpy.fromiter(values, dtype, len(values)).tobytes())
 
     def unstack(self, layout: Any, memory: memoryview, count: int) -> list[Any]:
         """Arrays as views on ``memory``, or scalars."""
@@ -117,14 +113,16 @@ def _joined_arrays(values: Sequence[Array]) -> Stacked | None:
     if [*map(_SHAPE, values)].count(shape) != len(values):
         return None
     try:
-        content = b"".join(values)  # type: ignore[arg-type]
+        return _copied((values[0].dtype.char, shape), b"".join(values))  # type: ignore[arg-type]
     except TypeError:  # one is not contiguous
         return None
 
+
+def _copied(layout: Any, content: bytes) -> Stacked:
     def write(memory: memoryview) -> None:
         memory[:] = content
 
-    return Stacked((values[0].dtype.char, shape), len(content), write)
+    return Stacked(layout, len(content), write)
 
 
 def _is_plain(dtype: numpy.dtype[Any]) -> bool:

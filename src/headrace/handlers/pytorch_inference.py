@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib
 import io
 import os
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 from headrace.core.conversion import predict_stacked, to_results
-from headrace.core.errors import extra_required
+from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import NoModelError, TakesColumns
@@ -65,6 +64,7 @@ class _PytorchModelHandler(TakesColumns[TensorT, torch.nn.Module]):
         inference_fn: InferenceFn[TensorT] | None = None,
         torch_script_model_path: str | os.PathLike[str] | None = None,
         load_model_args: dict[str, Any] | None = None,
+        dtypes: Mapping[str, torch.dtype | str] | None = None,
         **options: Any,
     ) -> None:
         self._torch_script_model_path = os.fspath(torch_script_model_path) if torch_script_model_path else None
@@ -74,6 +74,9 @@ class _PytorchModelHandler(TakesColumns[TensorT, torch.nn.Module]):
         self._model_params = model_params or {}
         self._device = device_named(device)
         self._load_model_args = load_model_args or {}
+        self._dtypes: Mapping[str, torch.dtype] = column_dtypes(dtypes)
+        if dtypes and isinstance(self, PytorchModelHandlerTensor):
+            raise ConfigurationError("dtypes goes with PytorchModelHandlerKeyedTensor.")
         self._check_model_arguments()
 
     @property
@@ -91,9 +94,7 @@ class _PytorchModelHandler(TakesColumns[TensorT, torch.nn.Module]):
         """Loads the model in evaluation mode onto its device, or else the CPU, with a warning in the log."""
         return load_onto(self._device, self._load, {})
 
-    def _called(
-        self, batch: Any, model: torch.nn.Module, inference_args: dict[str, Any] | None
-    ) -> Iterable[PredictionResult]:
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
         device = device_of(model, self._device)
         return self._inference_fn(batch, model, device, inference_args or {}, self._model_uri or None)
 
@@ -123,33 +124,13 @@ class _PytorchModelHandler(TakesColumns[TensorT, torch.nn.Module]):
             if not self._torch_script_model_path:
                 assert self._model_class
                 model = self._model_class(**self._model_params)
-                model.load_state_dict(self._state(file, device))
+                model.load_state_dict(torch.load(file, map_location=device, **self._load_model_args))
                 model.requires_grad_(requires_grad=False)
             elif self._model_uri.endswith(".pt2"):
                 return _exported(file, device, self._load_model_args)
             else:
                 model = torch.jit.load(file, map_location=device, **self._load_model_args)
         return model.to(device).eval()
-
-    def _state(self, file: Any, device: torch.device) -> Any:
-        try:
-            state = torch.load(file, map_location=device, **self._load_model_args)
-        except (pickle.UnpicklingError, RuntimeError) as error:
-            is_script = "TorchScript archives" in str(error)
-            if not is_script and "weights_only" not in str(error):
-                raise
-            raise ValueError(f"{self._model_uri} {_IS_SCRIPT if is_script else _NO_STATE}") from error
-        if isinstance(state, torch.nn.Module):
-            raise ValueError(f"{self._model_uri} {_NO_STATE}")
-        return state
-
-
-_IS_SCRIPT = "is a TorchScript file: give it as torch_script_model_path."
-_NO_STATE = (
-    "holds a whole module, or a state dict with objects of other classes: write torch.save(model.state_dict(), path). "
-    "Where you trust the file, load_model_args={'weights_only': False} loads such a state dict, and "
-    "torch.load(path, weights_only=False) the module."
-)
 
 
 def _exported(file: Any, device: torch.device, arguments: dict[str, Any]) -> torch.nn.Module:
@@ -237,28 +218,3 @@ class PytorchModelHandlerKeyedTensor(KeyedTensorExamples, _PytorchModelHandler[d
     """
 
     _default_inference_fn = staticmethod(default_keyed_tensor_inference_fn)
-
-    def __init__(
-        self,
-        state_dict_path: str | os.PathLike[str] | None = None,
-        model_class: Callable[..., torch.nn.Module] | None = None,
-        model_params: dict[str, Any] | None = None,
-        device: str = "CPU",
-        *,
-        inference_fn: KeyedTensorInferenceFn | None = None,
-        torch_script_model_path: str | os.PathLike[str] | None = None,
-        load_model_args: dict[str, Any] | None = None,
-        dtypes: Mapping[str, torch.dtype | str] | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            state_dict_path,
-            model_class,
-            model_params,
-            device,
-            inference_fn=inference_fn,
-            torch_script_model_path=torch_script_model_path,
-            load_model_args=load_model_args,
-            **options,
-        )
-        self._dtypes = column_dtypes(dtypes)

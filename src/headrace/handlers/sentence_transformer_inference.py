@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from headrace.core.conversion import only_text, to_results
+from headrace.core.conversion import only_text, text_length, to_results
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.files import open_uri
-from headrace.core.lengths import text_length
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import UriModelHandler
 

@@ -1,17 +1,13 @@
-"""Runs scikit-learn models on numpy arrays or pandas frames; arguments as ``apache_beam.ml.inference``'s handlers.
-
-Only what the handler of frames does imports pandas.
-"""
+"""Runs scikit-learn models on numpy arrays or pandas frames; arguments as ``apache_beam.ml.inference``'s handlers."""
 
 from __future__ import annotations
 
-import importlib
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from headrace.core.beam_compat import with_beams_attributes
 from headrace.core.columns import Form, Takes
@@ -24,12 +20,19 @@ from headrace.handlers.base import EstimatorHandler, TakesColumns, as_member, re
 with extra_required("sklearn"):
     import joblib
     import numpy
+    import pandas
     from sklearn.base import BaseEstimator
 
 from headrace.handlers.array_batches import ArrayPredictions, predict_arrays, with_names
-
-if TYPE_CHECKING:
-    import pandas
+from headrace.handlers.data_frames import (
+    as_fitted,
+    as_frame,
+    bytes_of,
+    examples_of,
+    frame_of_rows,
+    predict_examples,
+    refuse_other_kinds,
+)
 
 __all__ = ["ModelFileType", "SklearnModelHandlerNumpy", "SklearnModelHandlerPandas"]
 
@@ -38,7 +41,7 @@ ArrayT = TypeVar("ArrayT")
 
 NumpyInferenceFn = Callable[[BaseEstimator, Sequence["numpy.ndarray[Any, Any]"], "dict[str, Any] | None"], Any]
 PandasInferenceFn = Callable[
-    [BaseEstimator, "Sequence[pandas.DataFrame]", "dict[str, Any] | None"], "tuple[Any, Iterable[pandas.DataFrame]]"
+    [BaseEstimator, Sequence[pandas.DataFrame], "dict[str, Any] | None"], tuple[Any, Iterable[pandas.DataFrame]]
 ]
 
 
@@ -65,10 +68,14 @@ class SklearnModelHandler(EstimatorHandler[ArrayT, BaseEstimator]):
         *,
         inference_fn: Callable[..., Any] | None = None,
         method: str = "predict",
+        takes_texts: bool = False,
         trusted: str | Sequence[str] = (),
         **options: Any,
     ) -> None:
         super().__init__(model_uri, inference_fn, method, **options)
+        self._takes_texts = takes_texts
+        if takes_texts and isinstance(self, SklearnModelHandlerPandas):
+            raise ConfigurationError("takes_texts goes with SklearnModelHandlerNumpy.")
         self._model_file_type = as_member(ModelFileType, model_file_type, "model_file_type")
         self._trusted = [trusted] if isinstance(trusted, str) else list(trusted)
         if self._trusted and self._model_file_type is not ModelFileType.SKOPS:
@@ -123,23 +130,6 @@ class SklearnModelHandlerNumpy(ArrayPredictions, SklearnModelHandler["numpy.ndar
     """
 
     _default_inference_fn = staticmethod(_predict_arrays)
-    _takes_texts = False
-
-    def __init__(
-        self,
-        model_uri: str | os.PathLike[str],
-        model_file_type: ModelFileType = ModelFileType.PICKLE,
-        *,
-        inference_fn: NumpyInferenceFn | None = None,
-        method: str = "predict",
-        takes_texts: bool = False,
-        trusted: str | Sequence[str] = (),
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            model_uri, model_file_type, inference_fn=inference_fn, method=method, trusted=trusted, **options
-        )
-        self._takes_texts = takes_texts
 
     @property
     def takes(self) -> Takes:
@@ -168,15 +158,13 @@ def _predict_frames(
         if names and names != list(frame.columns) and set(names) <= set(frame.columns):
             frame = frame[names]
         if type(model).__module__.startswith(_BOOSTERS):
-            frame = importlib.import_module("headrace.handlers.boosters").as_fitted(frame, model)
+            frame = as_fitted(frame, model)
         return _asked(model, frame, inference_args, method, named=named)
 
-    return _frames().predict_examples(batch, predict, model), batch
+    return predict_examples(batch, predict, model), batch
 
 
-class SklearnModelHandlerPandas(
-    SklearnModelHandler["pandas.DataFrame"], TakesColumns["pandas.DataFrame", BaseEstimator]
-):
+class SklearnModelHandlerPandas(SklearnModelHandler[pandas.DataFrame], TakesColumns[pandas.DataFrame, BaseEstimator]):
     """Predicts for pandas frames: an example is a DataFrame with one row, a dict, a named tuple or a ``beam.Row``.
 
     All rows of a batch go to the model in one frame, and columns that it was not fitted on are left out.
@@ -185,7 +173,8 @@ class SklearnModelHandlerPandas(
         inference_fn: ``(model, batch, inference_args)`` returns a pair: the predictions, one for each example of the
             batch or a dict of such sequences, and the examples to put beside them. By default ``model.predict`` gets
             the concatenated frames, with ``inference_args`` as its keyword arguments.
-        options: those of ``headrace.ModelHandler``. All others, and errors, are those of ``SklearnModelHandlerNumpy``.
+        options: those of ``headrace.ModelHandler``. All others, and errors, are those of ``SklearnModelHandlerNumpy``,
+            without ``takes_texts``.
     """
 
     takes = Takes(Form.FRAME)
@@ -197,18 +186,16 @@ class SklearnModelHandlerPandas(
 
         ``types`` says what the columns hold: names such as ``"str"`` and ``"int"``, or dtypes.
         """
-        _frames().refuse_other_kinds(model, types)
+        refuse_other_kinds(model, types)
 
-    def _called(
-        self, batch: Any, model: BaseEstimator, inference_args: dict[str, Any] | None
-    ) -> Iterable[PredictionResult]:
-        batch = _frames().examples_of(batch, rows_too=self.columns_equal_rows())
+    def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
+        batch = examples_of(batch, rows_too=self.columns_equal_rows())
         predictions, examples = self._inference_fn(model, batch, inference_args)
         return to_results(examples, predictions, self._model_uri)
 
     def _rows_of(self, columns: Any) -> Any:
         is_batch = self.columns_equal_rows() and hasattr(columns, "num_rows")
-        return columns if is_batch else _frames().as_frame(columns)
+        return columns if is_batch else as_frame(columns)
 
     def _answer(self, rows: Any, model: BaseEstimator, inference_args: dict[str, Any] | None) -> Any:
         predictions, _ = self._inference_fn(model, [rows], inference_args)
@@ -216,22 +203,14 @@ class SklearnModelHandlerPandas(
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the frames, their indexes and strings included; of a large batch estimated from some of them."""
-        return int(_frames().bytes_of(batch))
+        return bytes_of(batch)
 
     def example_from_row(self, row: Mapping[str, Any]) -> pandas.DataFrame:
         """A row as a frame with the same columns, and values of the same types: text stays text.
 
         In a column that is known to hold numbers, a missing one is NaN, and in one of floats an integer is a float.
         """
-        return _frames().frame_of_rows([row])
-
-    def _require_packages(self) -> None:
-        _frames()
-
-
-def _frames() -> Any:
-    """The module that imports pandas."""
-    return importlib.import_module("headrace.handlers.data_frames")
+        return frame_of_rows([row])
 
 
 def _of_skops(file: BinaryIO, trusted: Sequence[str]) -> BaseEstimator:

@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from headrace.core.conversion import arrays_in, predict_stacked, single_output, to_results
+from headrace.core.conversion import single_output, to_results
 from headrace.core.errors import ConfigurationError, extra_required
-from headrace.core.files import open_uri
+from headrace.core.files import is_uri, open_uri
 from headrace.core.result import PredictionResult
 from headrace.handlers.base import TakesColumns, as_member
 
@@ -30,7 +30,7 @@ if "tensorflow" not in sys.modules:
 with extra_required("tensorflow"):
     import tensorflow
 
-from headrace.handlers.array_batches import InputRows, are_named, predict_arrays
+from headrace.handlers.array_batches import InputRows, predict_arrays
 
 __all__ = [
     "ModelType",
@@ -44,7 +44,6 @@ ExampleT = TypeVar("ExampleT")
 
 _FILE = re.compile(r"\.(keras|h5|hdf5)$")
 _HUB = re.compile(r"^https?://")
-_REMOTE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _SIGNATURE = "serving_default"
 _GRAPH = "_headrace_graph"
 
@@ -64,37 +63,22 @@ def default_numpy_inference_fn(
     inference_args: dict[str, Any] | None = None,
     model_id: str | None = None,
 ) -> Iterable[PredictionResult]:
-    """Calls the model on the stacked arrays; each example gets its row of the answer, on the CPU.
+    """Calls the model on the stacked arrays or tensors; each example gets its row of the answer, on the CPU.
 
-    Arrays of different dtypes or shapes run in groups of equal ones. If a SavedModel declares a dtype, numbers are
-    first converted to it, as ``headrace.handlers.array_batches.fitted`` does. Of dicts, each array is the input of its
-    name.
+    Those of different dtypes or shapes run in groups of equal ones. If a SavedModel declares a dtype, numbers are first
+    converted to it, as ``headrace.handlers.array_batches.fitted`` does. Of dicts, each array is the input of its name.
     """
     return to_results(batch, _predicted(model, batch, inference_args, _rows_of), model_id)
 
 
-def default_tensor_inference_fn(
-    model: Any,
-    batch: Sequence[tensorflow.Tensor],
-    inference_args: dict[str, Any] | None = None,
-    model_id: str | None = None,
-) -> Iterable[PredictionResult]:
-    """Calls the model on the stacked tensors; each example gets its row of the answer, on the CPU.
-
-    Tensors of different dtypes or shapes run in groups of equal ones. Examples may be dicts, as of arrays.
-    """
-    if are_named(batch):
-        return default_numpy_inference_fn(model, batch, inference_args, model_id)
-    tensors = [one if tensorflow.is_tensor(one) else tensorflow.convert_to_tensor(one) for one in batch]
-    ask = partial(_answer_of, model, inference_args=inference_args)
-    answers = predict_stacked(tensors, tensorflow.stack, ask, lambda answer, _: _rows_of(answer))
-    return to_results(batch, answers, model_id)
+default_tensor_inference_fn = default_numpy_inference_fn
+"""Beam's name for tensors."""
 
 
 def _predicted(model: Any, batch: Any, inference_args: dict[str, Any] | None, rows: Callable[[Any], Any]) -> Any:
     dtype = model.declared_dtype(inference_args or {}) if isinstance(model, _SavedModel) else None
     ask = partial(_answer_of, model, inference_args=inference_args)
-    return predict_arrays(batch, ask, dtype, partial(_inputs_of, model), rows)
+    return predict_arrays(batch, ask, dtype, partial(_inputs_of, model), partial(_each, change=rows))
 
 
 class _TFModelHandler(InputRows, TakesColumns[ExampleT, Any]):
@@ -149,9 +133,8 @@ class _TFModelHandler(InputRows, TakesColumns[ExampleT, Any]):
     def _answer(self, rows: Any, model: Any, inference_args: dict[str, Any] | None) -> Any:
         if not self.columns_equal_rows():
             return super()._answer(rows, model, inference_args)
-        if tensorflow.is_tensor(rows):
-            return _arrays_of(_answer_of(model, rows, inference_args))
-        return _predicted(model, rows, inference_args, _arrays_of)
+        rows = rows if isinstance(rows, Mapping) else numpy.asarray(rows)
+        return _predicted(model, rows, inference_args, _array_of)
 
 
 class TFModelHandlerNumpy(_TFModelHandler["numpy.ndarray[Any, Any]"]):
@@ -186,35 +169,15 @@ class TFModelHandlerTensor(_TFModelHandler[tensorflow.Tensor]):
 
     _metrics_namespace = "BeamML_TF_Tensor"
     _default_inference_fn = staticmethod(default_tensor_inference_fn)
-    takes = InputRows.takes  # of the class that makes examples of rows
-
-    def get_num_bytes(self, batch: Sequence[Any]) -> int:
-        """Bytes of the tensors' elements; strings count as references."""
-        tensors = map(tensorflow.convert_to_tensor, arrays_in(batch))
-        return sum(tensor.dtype.size * tensor.shape.num_elements() for tensor in tensors)
-
-    def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """As ``TFModelHandlerNumpy``'s, with a tensor in place of the array."""
-        example = super().example_from_row(row)
-        return example if self._columns_are_inputs else tensorflow.constant(example)
-
-    def _rows_of(self, columns: Any) -> Any:
-        rows = super()._rows_of(columns)
-        return rows if self._columns_are_inputs else tensorflow.convert_to_tensor(rows)
+    _of_array = staticmethod(tensorflow.convert_to_tensor)
 
 
 class _SavedModel:
     """Calls a SavedModel like the model that was saved; attributes are those of the object that TensorFlow loads."""
 
-    def __init__(self, loaded: Any, uri: str) -> None:
+    def __init__(self, loaded: Any) -> None:
         self._loaded = loaded
-        signatures = getattr(loaded, "signatures", {})
-        self._signature = signatures.get(_SIGNATURE)
-        if self._signature is None and not callable(loaded):
-            raise ValueError(
-                f"the SavedModel {uri} cannot be called, and it has no signature {_SIGNATURE!r}, only "
-                f"{sorted(signatures)}; save it with one, or give the handler a subclass whose load_model picks one."
-            )
+        self._signature = getattr(loaded, "signatures", {}).get(_SIGNATURE)
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -244,8 +207,9 @@ class _SavedModel:
         free = [name for name in self.inputs if name not in arguments]
         if len(free) != 1:
             raise ValueError(
-                f"the SavedModel's signature {_SIGNATURE!r} has the inputs {sorted(self.inputs)}; give all but the "
-                "batch as inference_args, or give the handler an inference_fn that calls model.signatures itself."
+                f"the SavedModel cannot be called, and its signature {_SIGNATURE!r} has the inputs "
+                f"{sorted(self.inputs)}; give all but the batch as inference_args, or give the handler an inference_fn "
+                "that calls model.signatures itself."
             )
         return self({free[0]: tensorflow.convert_to_tensor(inputs)}, **arguments)
 
@@ -265,19 +229,12 @@ def _load(uri: str, arguments: dict[str, Any]) -> Any:
         with extra_required("tensorflow-hub"):
             import tensorflow_hub  # noqa: PLC0415 - few models come from there
         path = str(tensorflow_hub.resolve(uri))
-    if not tensorflow.io.gfile.exists(path):
-        raise FileNotFoundError(f"there is no model {uri!r}: no such file or folder.")
     if tensorflow.keras.__version__.startswith("2."):
         return tensorflow.keras.models.load_model(path, **arguments)
-    return _SavedModel(tensorflow.saved_model.load(path, **arguments), uri)
+    return _SavedModel(tensorflow.saved_model.load(path, **arguments))
 
 
 def _load_weights(model: Any, uri: str) -> None:
-    if not hasattr(model, "load_weights"):
-        raise ValueError(
-            f"weights ({uri}) can only be given to a Keras model, not to a {type(model).__name__.lstrip('_')}; load "
-            "the model from a .keras file, or use ModelType.SAVED_WEIGHTS with create_model_fn."
-        )
     if os.path.exists(f"{_without_scheme(uri)}.index"):  # a checkpoint is several files with a common prefix
         model.load_weights(_without_scheme(uri))
         return
@@ -289,8 +246,7 @@ def _load_weights(model: Any, uri: str) -> None:
 def _local(uri: str) -> Iterator[str]:
     """A context with a local path of a file, which keeps its suffix: Keras chooses the format by that."""
     path = _without_scheme(uri)
-    if not _REMOTE.match(path):
-        open_uri(path).close()
+    if not is_uri(path):
         yield path
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -307,12 +263,15 @@ def _without_scheme(uri: str) -> str:
 def _answer_of(model: Any, rows: Any, inference_args: dict[str, Any] | None) -> Any:
     """The model's answer for a batch, or for a dict of batches by the names of its inputs; no tuple."""
     rows = {name: tensorflow.constant(one) for name, one in rows.items()} if isinstance(rows, Mapping) else rows
-    return _single(_run(model, rows, inference_args or {}))
+    return _each(_run(model, rows, inference_args or {}), _single)
+
+
+def _each(answer: Any, change: Callable[[Any], Any]) -> Any:
+    """An answer, or each of several by name, changed."""
+    return {name: _each(one, change) for name, one in answer.items()} if isinstance(answer, Mapping) else change(answer)
 
 
 def _single(answer: Any) -> Any:
-    if isinstance(answer, Mapping):
-        return {name: _single(output) for name, output in answer.items()}
     return single_output(tuple(answer) if isinstance(answer, list) else answer)  # Keras's several are a list
 
 
@@ -331,16 +290,12 @@ def _run(model: Any, rows: Any, arguments: Mapping[str, Any]) -> Any:
         return answer
 
 
-def _arrays_of(answer: Any) -> Any:
-    if isinstance(answer, Mapping):
-        return {name: _arrays_of(output) for name, output in answer.items()}
+def _array_of(answer: Any) -> Any:
     return answer.numpy() if hasattr(answer, "numpy") else answer
 
 
 def _rows_of(answer: Any) -> Any:
     """A tensor's rows, each in memory of its own: a slice may keep the whole batch alive."""
-    if isinstance(answer, Mapping):
-        return {name: _rows_of(output) for name, output in answer.items()}
     if not isinstance(answer, tensorflow.Tensor) or not answer.ndim or not answer.dtype.is_numpy_compatible:
         return answer
     if answer.dtype == tensorflow.string:

@@ -24,12 +24,9 @@ from headrace.handlers.base import FrameworkHandler
 with extra_required("tensorrt"):
     import numpy
 
-from headrace.handlers.array_batches import Array, Float32Rows
+from headrace.handlers.array_batches import Array, InputRows
 
 __all__ = ["TensorRTEngine", "TensorRTEngineHandlerNumPy", "default_tensorrt_inference_fn"]
-
-_OLDEST = 10
-"""The first version of TensorRT whose engines name their tensors."""
 
 
 class TensorRTEngine:
@@ -156,10 +153,7 @@ def _driver() -> Any:
 @functools.cache
 def _tensorrt() -> Any:
     with extra_required("tensorrt"):
-        trt = importlib.import_module("tensorrt")
-    if int(trt.__version__.partition(".")[0]) < _OLDEST:
-        raise ConfigurationError(f"TensorRT {trt.__version__} is too old; install {_OLDEST} or later.")
-    return trt
+        return importlib.import_module("tensorrt")
 
 
 @functools.cache
@@ -185,7 +179,7 @@ TensorRTInferenceFn = Callable[
 ]
 
 
-class TensorRTEngineHandlerNumPy(Float32Rows, FrameworkHandler[Array, TensorRTEngine]):
+class TensorRTEngineHandlerNumPy(InputRows, FrameworkHandler[Array, TensorRTEngine]):
     """Predicts for numpy arrays: an example has the shape of the engine's input without the first dimension.
 
     Args:

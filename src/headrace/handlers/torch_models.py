@@ -18,8 +18,6 @@ from headrace.core.conversion import (
     column_integers,
     column_numbers,
     single_output,
-    to_matrix,
-    to_numbers,
 )
 from headrace.core.errors import ConfigurationError, extra_required
 
@@ -27,13 +25,14 @@ with extra_required("pytorch"):
     import numpy
     import torch
 
+from headrace.handlers.array_batches import InputRows
+
 _LOGGER = logging.getLogger(__name__)
 
 ModelT = TypeVar("ModelT")
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")
-_OF_DTYPES = re.compile("dtype|scalar type|data type", re.IGNORECASE)
 
 
 def device_named(name: str | torch.device) -> torch.device:
@@ -115,25 +114,22 @@ def device_of(model: Any, asked: str | torch.device) -> torch.device:
     return device if is_usable(device) else CPU
 
 
-class TensorExamples:
+def from_array(array: Any) -> torch.Tensor:
+    """A tensor on the array's memory, or on a copy if that is read-only."""
+    return torch.from_numpy(numpy.require(array, requirements="W"))
+
+
+class TensorExamples(InputRows):
     """For a handler whose examples are tensors; the numbers of a row make one without other dimensions."""
 
-    takes = Takes()
-    _of_rows = "float32"
-    """The dtype of numbers in rows and columns."""
+    _of_array = staticmethod(from_array)
 
     def get_num_bytes(self, batch: Sequence[Any]) -> int:
         """Bytes of the tensors' elements."""
         return sum(map(num_bytes, arrays_in(batch)))
 
-    def example_from_row(self, row: Mapping[str, Any]) -> Any:
-        """A row's columns, in their order, as a 1-D tensor of floats; ValueError names one that is no number."""
-        return torch.tensor(to_numbers(row, FLOAT32_MAX), dtype=getattr(torch, self._of_rows))
-
     def _rows_of(self, columns: Any) -> Any:
-        if isinstance(columns, torch.Tensor):
-            return columns
-        return torch.from_numpy(numpy.require(to_matrix(columns, numpy, self._of_rows), requirements="W"))
+        return columns if isinstance(columns, torch.Tensor) else super()._rows_of(columns)
 
 
 class KeyedTensorExamples(TensorExamples):
@@ -146,7 +142,7 @@ class KeyedTensorExamples(TensorExamples):
     _dtypes: Mapping[str, torch.dtype]
 
     @property
-    def takes(self) -> Takes:  # type: ignore[override]
+    def takes(self) -> Takes:
         """Numbers by name, each within its dtype."""
         return Takes(Form.ARRAYS, limits=partial(_limits, self._dtypes))
 
@@ -206,7 +202,7 @@ def _tensor_of_rows(column: str, values: Any, dtype: torch.dtype) -> torch.Tenso
         raise TypeError(f"column {column!r} is of {numbers.dtype}, which holds no numbers.")
     if dtype.is_floating_point:  # round as rows do: Python floats first
         numbers = numbers.astype("float64", copy=False)
-    return torch.from_numpy(numpy.require(numbers, requirements="W")).to(dtype)
+    return from_array(numbers).to(dtype)
 
 
 def call_model(
@@ -219,17 +215,8 @@ def call_model(
     """Calls the model, or its method ``model_fn``, on a batch on a device: a tensor, or tensors by argument name."""
     positional: list[Any] = [inputs.to(device)] if isinstance(inputs, torch.Tensor) else []
     named = {} if positional else {name: tensor.to(device) for name, tensor in inputs.items()}
-    try:
-        with torch.no_grad():
-            return single_output(getattr(model, model_fn)(*positional, **named, **(inference_args or {})))
-    except RuntimeError as error:
-        if not _OF_DTYPES.search(str(error)):
-            raise
-        dtypes = {name: tensor.dtype for name, tensor in (named or {"the example": inputs}).items()}
-        raise RuntimeError(
-            f"{error}\nThe model was given {dtypes}. Convert tensors before; columns of a file are 32-bit floats, but "
-            "for those named as token ids and masks are, and those of the argument dtypes, {'column': 'int64'}."
-        ) from error
+    with torch.no_grad():
+        return single_output(getattr(model, model_fn)(*positional, **named, **(inference_args or {})))
 
 
 def outputs_of(inputs: Any, model: Any, device: torch.device, *arguments: Any, **options: Any) -> Any:

@@ -24,8 +24,7 @@ with extra_required("xgboost"):
     import xgboost
 
 from headrace.handlers.array_batches import ArrayExamples, with_names
-from headrace.handlers.boosters import as_fitted, numbers_in
-from headrace.handlers.data_frames import as_frame, as_row, bytes_of
+from headrace.handlers.data_frames import as_fitted, as_frame, as_row, bytes_of, numbers_in
 
 __all__ = [
     "XGBoostModelHandler",
@@ -120,6 +119,7 @@ class XGBoostModelHandler(EstimatorHandler[ExampleT, Any]):
         method: str = "predict",
         **options: Any,
     ) -> None:
+        self._require_package()
         super().__init__(model_state, inference_fn, method, **options)
         self._model_class = _as_class(model_class)
         if method != "predict" and isinstance(self._model_class, type):
@@ -134,6 +134,9 @@ class XGBoostModelHandler(EstimatorHandler[ExampleT, Any]):
             refuse_lack_of(self._method, model)
         model.load_model(state)
         return model
+
+    def _require_package(self) -> None:
+        """Raises MissingExtraError if the examples' package is not installed."""
 
     def _called(self, batch: Any, model: Any, inference_args: dict[str, Any] | None) -> Iterable[PredictionResult]:
         found = predictions_of(self._inference_fn(batch, model, inference_args), "inference_fn")
@@ -219,7 +222,7 @@ class XGBoostModelHandlerDatatable(XGBoostModelHandler[Any]):
         """Bytes of the frames."""
         return sum(map(sys.getsizeof, batch))
 
-    def _require_packages(self) -> None:
+    def _require_package(self) -> None:
         with extra_required("datatable"):
             import datatable  # noqa: F401, PLC0415 - only one handler needs it
 

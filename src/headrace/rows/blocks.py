@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 from headrace.batching.columnar import rows_in, slice_rows
-from headrace.core.lengths import row_length
+from headrace.core.conversion import row_length
 
 NUMBER_BITS = 40
 _ROWS_AT_ONCE = 1024

@@ -14,8 +14,7 @@ from headrace.core.engine import EngineModelHandler
 from headrace.core.errors import ConfigurationError
 from headrace.core.events import FALLBACK
 from headrace.core.handler import ModelHandler, bare
-from headrace.core.keyed import KeyedModelHandler
-from headrace.core.lengths import OfExample
+from headrace.core.keyed import KeyedModelHandler, OfExample
 from headrace.core.remote import RemoteModelHandler
 from headrace.core.result import Caught, Failure, Stage
 
