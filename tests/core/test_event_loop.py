@@ -44,19 +44,6 @@ def test_forked_child_has_a_loop_of_its_own():
         assert pool.apply_async(double, (4,)).get(60) == 8
 
 
-@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
-def test_what_would_end_the_loop_is_the_callers_and_the_loop_goes_on(ending):
-    async def gathering():
-        await asyncio.gather(failing(), asyncio.sleep(0))
-
-    async def failing():
-        raise ending
-
-    with pytest.raises(ending):
-        result_of(gathering())
-    assert double(4) == 8
-
-
 PLACE = contextvars.ContextVar("place", default="nowhere")
 
 

@@ -225,12 +225,7 @@ def usage_was_paid_before(is_paid: bool) -> None:
 
 
 def allowances(headers: Mapping[str, str], wall_clock: Callable[[], float] = time.time) -> list[Allowance]:
-    """The allowances that the headers of an answer tell, as OpenAI, Anthropic and others name them.
-
-    Args:
-        headers: by name, in lower case.
-        wall_clock: returns seconds since 1970.
-    """
+    """The allowances that the headers of an answer tell, by names in lower case, as OpenAI and others have them."""
     found: list[Allowance] = []
     for name, value in headers.items():
         match = _LEFT.fullmatch(name)

@@ -260,11 +260,6 @@ class MinuteBudget:
 
     How many tokens a request takes is known when it is over. Until then the mean of the others counts; before the first
     one is over, nothing. What was counted too little delays the next ones.
-
-    Args:
-        board: where the members of a machine keep when the next request may leave.
-        requests: a minute; None: any number.
-        tokens: a minute; None: any number.
     """
 
     def __init__(self, board: Board, requests: float | None, tokens: float | None) -> None:
@@ -294,11 +289,7 @@ class MinuteBudget:
             self._owed = 0.0
 
     def finished(self, tokens: int) -> None:
-        """A request is over.
-
-        Args:
-            tokens: what it took; 0: unknown, or it was not billed.
-        """
+        """A request is over; it took so many tokens, 0: unknown, or it was not billed."""
         if not self._token_secs:
             return
         mean = self._board.state.tokens
@@ -308,11 +299,7 @@ class MinuteBudget:
 
 
 class FixedLimit:
-    """A fixed number of requests in flight, at any rate; has the methods of ``ConcurrencyLimit``. Pure.
-
-    Args:
-        limit: how many.
-    """
+    """A fixed number of requests in flight, at any rate; has the methods of ``ConcurrencyLimit``. Pure."""
 
     is_down = False
     outage_began: float | None = None

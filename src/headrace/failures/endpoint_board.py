@@ -49,8 +49,6 @@ def _with_fields(cls: type[StructureT]) -> type[StructureT]:
 class EndpointState(ctypes.Structure):
     """What was found out about the endpoint. Times are in seconds, of a clock that all members share."""
 
-    is_known: float
-    """Whether any of the others means anything."""
     members: float
     """How many rows of members have ever been in use."""
     quota: float
@@ -88,7 +86,7 @@ class EndpointState(ctypes.Structure):
     was_refused: float
     """Whether the latest one was refused."""
     limit: float
-    """How many requests may be in flight."""
+    """How many requests may be in flight; 0: nothing is known."""
     begins: float
     """Whether latency has not risen yet, and so the limit grows with each answer."""
     alone: float
@@ -224,7 +222,7 @@ class Board:
         with self.turn():
             rows = self._memory.members[: MEMBERS if self.is_shared else 1]
             seen = max((one.seen for one in rows), default=0.0)
-            if not self.state.is_known or abs(now - seen) > _FORGOTTEN_SECS:
+            if not self.state.limit or abs(now - seen) > _FORGOTTEN_SECS:
                 self._forget()
             place, self.own = min(enumerate(rows), key=_preference)
             self.own.owner, self.own.seen = self._token, now
@@ -235,7 +233,6 @@ class Board:
     def _forget(self) -> None:
         """Forgets what was found out, but not the rows of members."""
         self._memory.state = EndpointState(
-            is_known=1.0,
             members=self.state.members,
             quota=math.inf,
             cut_at=-math.inf,

@@ -50,10 +50,6 @@ class LatencyLimit:
 
     If this process computes all the time, the requests in flight wait for it, and more of them would only make HTTP
     clients slower. Then the limit does not grow, and falls if the latency is more than a fifth above ``alone``.
-
-    Args:
-        board: where the members of a machine keep the limit.
-        most: the limit's upper bound for each of them.
     """
 
     _TOLERANCE, _TOLERANCE_IF_BUSY = 1.5, 1.2

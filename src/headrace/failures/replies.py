@@ -7,7 +7,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,19 +29,26 @@ from headrace.failures.retry import is_lost, statuses_of
 
 _LOGGER = logging.getLogger(__name__)
 
-_REFUSED = {429, "RESOURCE_EXHAUSTED"}
-_UNAVAILABLE = {503, 529, "UNAVAILABLE"}
-"""529 is what some endpoints answer while they are overloaded."""
-_FAILED = {"ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN"}
-"""Besides the statuses 500 to 599."""
+_FOR_ALL = {401, 403, 404, "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"}
+"""A wrong key, URL or model: no request will succeed."""
+_PASSING = {408, 409, 425, 429}
+"""Those of the statuses 400 to 499 that may pass."""
+_FINAL = {
+    *({*range(400, 500)} - _PASSING),
+    *("INVALID_ARGUMENT", "UNIMPLEMENTED", "OUT_OF_RANGE", "FAILED_PRECONDITION", "ALREADY_EXISTS"),
+    *_FOR_ALL,
+}
+_VERDICTS = {
+    Verdict.REFUSED: {429, "RESOURCE_EXHAUSTED"},
+    Verdict.UNAVAILABLE: {503, 529, "UNAVAILABLE"},  # 529 is what some endpoints answer while they are overloaded
+    Verdict.FAILED: {*range(500, 600), "ABORTED", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN"},
+    Verdict.NOTHING: _FOR_ALL,
+    Verdict.DECLINED: _FINAL | _PASSING,
+}
+"""By the status of an error: the first that has it."""
 _NOT_CONNECTED = (ConnectionRefusedError, socket.gaierror)
 _UNTRUSTED = {"CERTIFICATE_VERIFY_FAILED", "RECORD_LAYER_FAILURE", "WRONG_VERSION_NUMBER"}
 """Reasons of errors of TLS: a certificate that is not trusted; a server that speaks no TLS."""
-_PASSING = {408, 409, 425, 429}
-"""Those of the statuses 400 to 499 that may pass."""
-_FOR_ALL = {401, 403, 404, "UNAUTHENTICATED", "PERMISSION_DENIED", "NOT_FOUND"}
-"""A wrong key, URL or model: no request will succeed."""
-_FINAL = {"INVALID_ARGUMENT", "UNIMPLEMENTED", "OUT_OF_RANGE", "FAILED_PRECONDITION", "ALREADY_EXISTS"} | _FOR_ALL
 _NEVER_SECS = 1e9
 """A longer delay is as good as this one."""
 _WORTH_SAYING_SECS = 10.0
@@ -72,12 +79,7 @@ class Judgement(NamedTuple):
 
 
 def judge(error: BaseException, retry_filter: Callable[[Exception], bool]) -> Judgement:
-    """Judges the error of a request. A failure that is not to be retried says nothing about the endpoint.
-
-    Args:
-        error: what the request raised.
-        retry_filter: whether to repeat a request that raised this, if its status allows it.
-    """
+    """Judges the error of a request. A failure that is not to be retried says nothing about the endpoint."""
     retries = isinstance(error, Exception) and not is_final(error) and _asked(retry_filter, error)
     verdict = verdict_of(error)
     verdict = Verdict.NOTHING if verdict is Verdict.FAILED and not retries else verdict
@@ -100,17 +102,14 @@ def _asked(retry_filter: Callable[[Exception], bool], error: Exception) -> bool:
 
 
 def verdict_of(error: BaseException) -> Verdict:
-    """What the error says about the endpoint."""
+    """What the error says about the endpoint: by its status, or else by what led to it."""
     statuses = statuses_of(error)
-    if statuses & _REFUSED:
-        return Verdict.REFUSED
-    if statuses & _UNAVAILABLE or is_unreachable(error):
+    for verdict, of_verdict in _VERDICTS.items():
+        if statuses & of_verdict:
+            return verdict
+    if is_unreachable(error):
         return Verdict.UNAVAILABLE
-    has_failed = any(isinstance(status, int) and 500 <= status < 600 for status in statuses)
-    if has_failed or statuses & _FAILED or any(map(is_lost, causes(error, suppressed=True))):
-        return Verdict.FAILED
-    has_looked = _client_errors(statuses) or statuses & _FINAL
-    return Verdict.DECLINED if has_looked and not statuses & _FOR_ALL else Verdict.NOTHING
+    return Verdict.FAILED if any(map(is_lost, causes(error, suppressed=True))) else Verdict.NOTHING
 
 
 def is_unreachable(error: BaseException) -> bool:
@@ -124,14 +123,7 @@ def is_final(error: BaseException) -> bool:
     A UnicodeEncodeError is of a text with half of a surrogate pair, which no encoding has.
     """
     of_no_try = PredictionCountError | ConfigurationError | EndpointError | UnicodeEncodeError
-    if isinstance(error, of_no_try) or _is_untrusted(error):
-        return True
-    statuses = statuses_of(error)
-    return bool(_client_errors(statuses) - _PASSING or statuses & _FINAL)
-
-
-def _client_errors(statuses: Set[Any]) -> Set[Any]:
-    return {status for status in statuses if isinstance(status, int) and 400 <= status < 500}
+    return isinstance(error, of_no_try) or _is_untrusted(error) or bool(statuses_of(error) & _FINAL)
 
 
 def concerns_all(error: BaseException) -> bool:
@@ -148,10 +140,6 @@ def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.tim
     """How long the endpoint asked to wait, in seconds, from the headers of its answer; 0: it did not.
 
     Without Retry-After, that is until there is something left of a rate limit that is used up.
-
-    Args:
-        error: as clients raise it: its headers are its own, or those of its ``response``.
-        wall_clock: returns seconds since 1970.
     """
     used_up = 0.0
     for headers in headers_of(error):
@@ -184,15 +172,9 @@ class EndpointRecord:
     ) -> EndpointError | None:
         """Says that no request would succeed, unless one has; None: others may, or nobody knows yet.
 
-        Two different requests that are refused in a row show that all are. That nobody is there shows when one has
-        waited for as long as it may.
-
-        Args:
-            error: of a request that is not sent again.
-            key: returns what tells it from other requests, which may take time.
-            name: the handler's.
-            waited_secs: how long requests wait, if this one has waited for an endpoint that is not there.
-            is_caught: whether there would be another request.
+        Two different requests that are refused in a row show that all are: ``key`` returns what tells this one from
+        others, which may take time; one is enough if its error is not caught, so that there would be no other. That
+        nobody is there shows when one has waited for as long as it may, in seconds.
         """
         if self.has_answered:
             return None
