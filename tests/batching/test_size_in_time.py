@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 from collections.abc import Callable, Collection
@@ -13,7 +12,7 @@ import pytest
 from headrace import BatchingConfig
 from headrace.batching.size import MemoryLimitedSize, SizeController, Untimed, size_controller
 from headrace.core.result import Stage
-from headrace.failures.search import FailureSearch, LostBatch, parts_after_timeout
+from headrace.failures.search import FailureSearch, LostBatch
 
 RELOAD_SECS = 0.5
 
@@ -47,7 +46,7 @@ class Machine:
 
     def __post_init__(self):
         self.sizes, self.random = size_controller(self.config, self.timeout), random.Random(self.seed)
-        self.spent, self.timeouts, self.quickest = 0.0, 0, math.inf
+        self.spent, self.timeouts = 0.0, 0
         self.formed, self.failed = [], []
 
     def run(self, rows):
@@ -68,7 +67,6 @@ class Machine:
             self.timeouts += 1
             return LostBatch(TimeoutError(), timed_out=True, stage=Stage.INFERENCE)
         self.spent += seconds
-        self.quickest = min(self.quickest, seconds)
         self.sizes.observe(len(positions), seconds)
         return "answer"
 
@@ -76,7 +74,6 @@ class Machine:
         search = FailureSearch(
             self.call,
             gives_up_single=True,
-            parts=lambda count: parts_after_timeout(count, self.quickest, self.timeout),
             too_large=lambda group: self.sizes.observe(len(group), Untimed.OVERRAN),
         )
         parts = search.among(positions, first)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from headrace.core.result import Stage
-from headrace.failures.search import FailureSearch, LostBatch, parts_after_timeout
+from headrace.failures.breaker import CircuitBreaker
+from headrace.failures.search import FailureSearch, LostBatch
 
 PRE, RUN = Stage.PREPROCESSING, Stage.INFERENCE
 
@@ -52,26 +51,18 @@ def test_the_fourth_further_timeout_fails_unanswered_elements():
     assert pairs[-1] == ([4, 5, 6, 7, 8], last)
 
 
-@pytest.mark.parametrize(
-    ("count", "call_secs", "parts"),
-    [(2, 1.0, 2), (32, 1.0, 32), (33, 1.0, 6), (1000, 1.0, 32), (1000, 0.001, 1000), (1000, math.inf, 32)],
-)
-def test_elements_go_one_by_one_if_few_or_calls_are_quick(count, call_secs, parts):
-    assert parts_after_timeout(count, call_secs, timeout_secs=2.0) == parts
-
-
 def test_a_group_without_a_hanging_element_was_too_large_and_others_are_cut_as_small():
-    script, too_large = Script(overran(), *"012345678"), []
-    options = {"gives_up_single": True, "parts": lambda _: 3, "too_large": too_large.append}
-    pairs = script.play(range(9), overran(), **options)
-    assert script.tried == [[0, 1, 2], *([n] for n in range(9))]
-    assert [answer for _, answer in pairs] == list("012345678")
-    assert [list(positions) for positions in too_large] == [[0, 1, 2], list(range(9))]
+    """Few elements are tried one by one, many in as many parts as there are in each."""
+    script, too_large = Script(overran(), *map(str, range(36))), []
+    pairs = script.play(range(36), overran(), gives_up_single=True, too_large=too_large.append)
+    assert script.tried == [[0, 1, 2, 3, 4, 5], *([n] for n in range(36))]
+    assert [answer for _, answer in pairs] == [*map(str, range(36))]
+    assert [list(positions) for positions in too_large] == [[0, 1, 2, 3, 4, 5], list(range(36))]
 
 
 def test_a_fatal_element_that_is_lost_among_others_is_given_up_without_them():
     last = died(PRE, 1, index=1)
-    script = Script(died(PRE, 1), died(PRE, 1), last, "others")
+    script = Script(died(PRE, 1), last, "others")
     assert script.play(range(3), died(PRE, 1)) == [([1], last), ([0, 2], "others")]
     assert script.tried[-1] == [0, 2]
     assert script.injected_failures[-1] == {}
@@ -99,46 +90,35 @@ def test_lethal_neighbours_do_not_fail_the_others(bad, gives_up_single):
     assert sorted(good) == [n for n in range(100) if n not in bad]
 
 
-def probed(script, places, first, *, good="good"):
-    """The outcomes; one good answer closes the breaker."""
-    hope = []
-    tried = FailureSearch(script).probing(places, range(6), first, lambda _: not hope)
+def probed(script, count, first, good="good"):
+    """The outcomes while the breaker is open; one good answer closes it. The second half is probed first."""
+    breaker = CircuitBreaker(1)
+    breaker.record(succeeded=False)
+    breaker.probes = lambda size, cost: range(size - count, size)
     pairs = []
-    for part, answer in tried:
+    for part, answer in FailureSearch(script, breaker=breaker).among(range(6), first):
         pairs.append((list(part), answer))
-        hope += [answer] if answer == good else []
+        if answer == good:
+            breaker.record(succeeded=True)
     assert script.answers == []
     return pairs
 
 
 def test_the_rest_fails_as_the_batch_did_if_no_probe_succeeds():
-    first, one, other = died(), died(), died()
-    script = Script(one, other)
-    assert probed(script, [1, 4], first) == [([1], one), ([4], other), ([0, 2, 3, 5], first)]
+    """Deaths of probes prove nothing about them."""
+    first, late = died(), overran()
+    assert probed(Script(died(), late, died()), 3, first) == [([4], late), ([0, 1, 2, 3, 5], first)]
 
 
 def test_an_answer_without_a_success_does_not_close_the_breaker():
     first = overran()
-    assert probed(Script("raised", "raised"), [1, 4], first)[2] == ([0, 2, 3, 5], first)
+    assert probed(Script("raised", "raised"), 2, first)[2] == ([0, 1, 2, 3], first)
 
 
 def test_the_rest_is_tried_and_searched_once_a_probe_succeeds():
-    dead = died()
-    script = Script(died(), "good", dead, "others")
-    assert probed(script, [1, 4, 5], died()) == [([4], "good"), ([1], dead), ([0, 2, 3, 5], "others")]
-    assert script.tried == [[1], [4], [1], [0, 2, 3, 5]]
-    script = Script("good", overran(), *"12345")
-    assert probed(script, [0, 3], overran()) == [([0], "good"), *(([int(one)], one) for one in "12345")]
-    assert script.tried == [[0], [1, 2, 3, 4, 5], [1], [2], [3], [4], [5]]
-
-
-def test_an_outside_kill_does_not_make_a_probed_element_fatal():
-    script = Script(died(), "good", "good, too", "others")
-    pairs = [([4], "good"), ([1], "good, too"), ([0, 2, 3, 5], "others")]
-    assert probed(script, [1, 4], died()) == pairs
-
-
-def test_an_element_that_timed_out_alone_is_not_tried_again():
-    late = overran()
-    script = Script(late, "good", "others")
-    assert probed(script, [1, 4], overran()) == [([1], late), ([4], "good"), ([0, 2, 3, 5], "others")]
+    script = Script(died(), "good", "others")
+    assert probed(script, 3, died()) == [([4], "good"), ([0, 1, 2, 3, 5], "others")]
+    script = Script(overran(), "good", overran(), *"0123")
+    pairs = probed(script, 2, overran())
+    assert [part for part, _ in pairs] == [[4], [5], [0], [1], [2], [3]]
+    assert script.tried == [[4], [5], [0, 1, 2, 3], [0], [1], [2], [3]]

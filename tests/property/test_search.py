@@ -105,20 +105,13 @@ def hosts(draw, kills=st.just({})):
 outsiders = st.dictionaries(st.integers(0, 40), st.none() | st.integers(0, 500), max_size=20)
 
 
-def one_by_one(count):
-    return count
-
-
-cuts = st.sampled_from([one_by_one, lambda count: math.ceil(math.sqrt(count)), lambda _: 2])
-
-
-def becomes_of(positions, host, gives_up_single=False, parts=one_by_one):
+def becomes_of(positions, host, gives_up_single=False):
     """The outcome of each element: "good" or its error. Fails if one is lost or doubled, or its number blamed."""
     first = host(positions, {})
     assume(isinstance(first, LostBatch))
     fates: dict[int, Any] = {}
     too_large = []
-    options = {"gives_up_single": gives_up_single, "parts": parts, "too_large": too_large.append}
+    options = {"gives_up_single": gives_up_single, "too_large": too_large.append}
     for part, answer in isolate_fatal(positions, first, host, **options):
         assert fates.keys().isdisjoint(part)
         assert len(set(part)) == len(part) > 0
@@ -129,24 +122,24 @@ def becomes_of(positions, host, gives_up_single=False, parts=one_by_one):
 
 
 @settings(max_examples=200)
-@given(hosts() | hosts(outsiders), st.booleans(), cuts)
-def test_every_culprit_fails_and_no_other_element_even_if_outsiders_kill(case, gives_up_single, parts):
+@given(hosts() | hosts(outsiders), st.booleans())
+def test_every_culprit_fails_and_no_other_element_even_if_outsiders_kill(case, gives_up_single):
     positions, host = case
-    fates = becomes_of(positions, host, gives_up_single, parts)
+    fates = becomes_of(positions, host, gives_up_single)
     assert {position for position, fate in fates.items() if fate != "good"} == host.faults.keys()
     for position, fault in host.faults.items():
         assert host.kills or isinstance(fates[position], TimeoutError if fault.hangs else RuntimeError)
     assert host.runs - 1 <= 6 * len(positions)
 
 
-@given(st.integers(2, 200), st.integers(1, 50), cuts)
-def test_elements_that_time_out_only_together_are_all_answered_and_their_size_is_reported(size, most, parts):
+@given(st.integers(2, 2000), st.integers(1, 50))
+def test_elements_that_time_out_only_together_are_all_answered_and_their_size_is_reported(size, most):
     assume(size > most)
     positions = list(range(size))
     lost = LostBatch(TimeoutError("overran"), timed_out=True, stage=RUN)
     too_large = []
-    options = {"parts": parts, "too_large": lambda part: too_large.append(len(part))}
-    answers = isolate_fatal(positions, lost, lambda part, _: lost if len(part) > most else "answer", **options)
+    attempt = lambda part, _: lost if len(part) > most else "answer"  # noqa: E731 - one line
+    answers = isolate_fatal(positions, lost, attempt, too_large=lambda part: too_large.append(len(part)))
     assert [position for part, answer in answers if answer == "answer" for position in part] == positions
     assert too_large == sorted(too_large)
     assert too_large[-1] == size
@@ -174,7 +167,7 @@ def test_a_model_that_loses_everything_costs_little_more_for_more_elements(size,
     host = Host(dict.fromkeys(range(size), fault))
     fates = becomes_of(range(size), host)
     assert "good" not in fates.values()
-    assert host.runs - 1 <= 4 * LETHAL_IN_A_ROW + math.ceil(math.log2(size)) + LETHAL_PROBES
+    assert host.runs - 1 <= 4 * (LETHAL_IN_A_ROW + LETHAL_PROBES) + math.ceil(math.log2(size))
 
 
 losses = st.builds(
@@ -192,9 +185,8 @@ losses = st.builds(
     losses,
     st.lists(st.none() | losses, min_size=1, max_size=100),
     st.booleans(),
-    cuts,
 )
-def test_the_search_ends_whatever_attempts_return(positions, first, answers, gives_up_single, parts):
+def test_the_search_ends_whatever_attempts_return(positions, first, answers, gives_up_single):
     left, attempts = set(positions), 0
 
     def attempt(part, fatal):
@@ -205,7 +197,7 @@ def test_the_search_ends_whatever_attempts_return(positions, first, answers, giv
         assert all(isinstance(injected_failure, InjectedFailure) for injected_failure in fatal.values())
         return answers[attempts % len(answers)]
 
-    for part, _ in isolate_fatal(positions, first, attempt, gives_up_single=gives_up_single, parts=parts):
+    for part, _ in isolate_fatal(positions, first, attempt, gives_up_single=gives_up_single):
         assert left.issuperset(part)
         assert len(set(part)) == len(part) > 0
         left.difference_update(part)

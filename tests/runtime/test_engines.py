@@ -15,10 +15,10 @@ from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Progress
 from headrace.ipc.segment import Segment
 from headrace.runtime.engines import EngineRequestHandler
-from headrace.runtime.messages import Done, EngineRequest, Raised
 from headrace.runtime.open_worker import open_worker
 from headrace.runtime.plan import ONLY
 from headrace.runtime.prepare import InferenceRequest, prepare
+from headrace.runtime.request_handler import Done, EngineRequest, Raised
 from http_endpoint import events_and_outcomes, failures_among
 from leap import LIMIT_SECS, leap
 from toy_engine import Engine, ToyEngine, ToyEngineHandler

@@ -109,7 +109,7 @@ def test_death_is_raised_without_exception_handling():
     async def act(example, engine):
         die()
 
-    with pytest.raises(HostDiedError, match="the host was killed by SIGKILL while its engine had 1 request"):
+    with pytest.raises(HostDiedError, match="the host was killed by SIGKILL while it was answering 1 request"):
         list(predict(Engine(act), [1], isolate=True))
 
 

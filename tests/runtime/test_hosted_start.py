@@ -111,18 +111,6 @@ class Importing(Acting):
         __import__(self.module)
 
 
-def test_too_many_threads_for_a_background_start_delay_the_opening(opened, monkeypatch):
-    start = threading.Thread.start
-
-    def refuse(thread):
-        if thread.name == "headrace starts a host":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    assert run(opened(hosted(doubling())), [1, 2]) == [2, 4]
-
-
 def test_worker_closed_while_modules_are_imported_leaves_nothing(new_module, marked):
     code = "import signal, sys\nif sys.argv[0].endswith('hosts/fork_server.py'): signal.pause()"
     worker = open_worker(hosted(Importing(new_module(code))))

@@ -4,15 +4,14 @@ Pure: calls, clocks and sleeping are passed in. Steps, and so recovery, run in h
 
 ::
 
-    runtime/steps  (the call raised)             runtime/host_executor  (the host was lost)
-       |                                            |              |
-       v                                            |              v
-    recovery   chooses and carries out an Action    |           breaker   as on the left
-       |--> memory    out of memory: cut            |
+    runtime/steps  (the call raised)     runtime/host_executor, host_transport  (the host was lost)
+       |                                            |
+       v                                            |
+    recovery                                        |
        |--> retry     transient: try again          |
-       |--> breaker   open: probe, not search       |
        v                                            v
-    search     tries parts of a batch until the elements that raise, kill or hang stand alone; or a few of them
+    search     tries parts of a batch until the elements that raise, kill or hang stand alone
+       '--> breaker   open: or only some elements
 
     concurrency    how many requests to an endpoint may be in flight, and how fast they may follow each other
        |--> latency          how many it answers side by side         |

@@ -1,41 +1,24 @@
-"""Recovers from a failed call: repeats it, cuts the batch, or searches it for bad elements."""
+"""Recovers from a failed call: repeats it, or searches the batch for bad elements."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from headrace.core.errors import HostDiedError, PredictionCountError
 from headrace.core.result import Caught
-from headrace.failures.breaker import CALLS, HOSTS, OUTAGES, TIMEOUTS, CircuitBreaker
+from headrace.failures.breaker import CALLS, HOSTS, OUTAGES, CircuitBreaker
 from headrace.failures.device import free_memory, is_out_of_memory
 from headrace.failures.retry import RetryBudget
-from headrace.failures.search import FailureSearch, Found, InjectedFailure, LostBatch
+from headrace.failures.search import FailureSearch, Found, LostBatch
 
 ResultT = TypeVar("ResultT")
 
-_MARK = "overran_in_host"
-
-
-class Action(Enum):
-    """What to do about a failed call."""
-
-    AGAIN = auto()
-    IN_PARTS = auto()
-    """Memory ran out: halve it, and run the rest of the batch in parts of that size."""
-    SEARCH = auto()
-    """Search it for its bad elements."""
-    PROBE = auto()
-    """Try some of its elements alone; search the others only if one of them succeeds."""
-    GIVE_UP = auto()
-    RAISE = auto()
-    """Raise the error, which fails the bundle."""
-
-
-Note: TypeAlias = Callable[[Sequence[int], BaseException, Action, bool], None]
-"""(positions, error, action, is_searching): is told of each failed call, the first one included, before the action."""
+HOST_TIMED_OUT = "host_timed_out"
+"""The attribute of an error whose call cost a host: whether that was killed because the call took too long."""
+Note: TypeAlias = Callable[[Sequence[int], BaseException], None]
+"""Is told of a call that failed: (positions, error)."""
 
 
 class PartResult(NamedTuple):
@@ -61,7 +44,8 @@ class Recovery(Generic[ResultT]):
         breaker: says whether everything has been failing lately, and learns what comes of this batch.
         caught: exceptions that become failures of elements.
         billed: whether each try costs money, so that nothing is tried again.
-        parts: number of parts into which to cut a group of that size whose call overran in a host.
+        on_retry: is told of a call before it is repeated.
+        on_failure: is told of the batch, and of a call whose error is raised.
         too_large: called with elements that overran together, although each was answered afterwards.
     """
 
@@ -73,8 +57,8 @@ class Recovery(Generic[ResultT]):
         *,
         caught: type[BaseException] | tuple[type[BaseException], ...],
         billed: bool = False,
-        note: Note = lambda *_: None,
-        parts: Callable[[int], int] = lambda count: count,
+        on_retry: Note = lambda *_: None,
+        on_failure: Note = lambda *_: None,
         too_large: Callable[[Sequence[int]], None] = lambda _: None,
         free: Callable[[], None] = free_memory,
     ) -> None:
@@ -83,75 +67,59 @@ class Recovery(Generic[ResultT]):
         self._breaker = breaker
         self._caught = caught
         self._billed = billed
-        self._note = note
-        self._free = free
-        self._parts = parts
+        self._on_retry = on_retry
+        self._on_failure = on_failure
         self._too_large = too_large
+        self._free = free
         self._tries: Counter[int] = Counter()
 
-    def results(self, size: int, failure: Caught) -> Iterator[PartResult]:
+    def results(self, size: int, failure: Caught) -> list[PartResult]:
         """Handles the failure of a batch of ``size`` elements, and those that follow, until each has an answer.
 
         Raises:
             BaseException: an error that is not caught.
         """
-        search: FailureSearch[ResultT] = FailureSearch(  # not kept: as a cycle it would keep the model
-            self._searched,
-            forgives=False,  # who calls a model in a host has repeated the call
-            gives_up_single=True,
-            parts=self._parts,
-            too_large=self._too_large,
-            is_collective=_is_handlers,
-        )
-        start, step = 0, size
-        answer: ResultT | Caught = failure
-        self._tries.update(range(size))
-        while True:
-            positions = range(start, min(start + step, size))
-            answer, action = self._decided(positions, answer)
-            if action is Action.IN_PARTS:
-                step = len(positions) // 2
-            else:
-                parts = list(self._settled(search, positions, answer, action))
-                self._breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
-                yield from parts
-                start = positions.stop
-                if start == size:
-                    return
-            answer = self._tried(range(start, min(start + step, size)))
-
-    def _settled(
-        self, search: FailureSearch[ResultT], positions: Sequence[int], answer: ResultT | Caught, action: Action
-    ) -> Iterator[PartResult]:
+        positions = range(size)
+        self._tries.update(positions)
+        answer = self._insisted(positions, failure)
         found: Found[ResultT] = iter([(positions, answer)])
-        if isinstance(answer, Caught) and action is Action.SEARCH:
-            found = search.among(positions, _as_lost(answer))
-        elif isinstance(answer, Caught) and action is Action.PROBE and len(positions) > 1:
-            found = search.probing(self._probes(len(positions), answer.error), positions, _as_lost(answer))
-        for part, one in found:
-            result = Caught.of(one.error) if isinstance(one, LostBatch) else one
-            yield PartResult(part, result, self._tries[part[0]])
+        if isinstance(answer, Caught):
+            self._on_failure(positions, answer.error)
+            if not self._billed and not isinstance(answer.error, PredictionCountError):
+                search: FailureSearch[ResultT] = FailureSearch(  # not kept: as a cycle it would keep the model
+                    lambda part, _: _as_lost(self._insisted(part, self._tried(part))),
+                    breaker=self._breaker,
+                    forgives=False,  # who calls a model in a host has repeated the call
+                    gives_up_single=True,
+                    too_large=self._too_large,
+                )
+                cost = OUTAGES if self._budget.is_retryable(answer.error) else CALLS
+                cost = HOSTS if isinstance(answer.error, HostDiedError) else cost
+                found = search.among(positions, _as_lost(answer), cost)
+        parts = [
+            PartResult(part, Caught.of(one.error) if isinstance(one, LostBatch) else one, self._tries[part[0]])
+            for part, one in found
+        ]
+        self._breaker.record(succeeded=any(not isinstance(part.answer, Caught) for part in parts))
+        return parts
 
-    def _searched(self, positions: Sequence[int], _: Mapping[int, InjectedFailure]) -> ResultT | Caught | LostBatch:
-        answer = self._decided(positions, self._tried(positions), is_searching=True)[0]
-        lost: ResultT | Caught | LostBatch = _as_lost(answer)
-        return lost
-
-    def _decided(
-        self, positions: Sequence[int], answer: ResultT | Caught, *, is_searching: bool = False
-    ) -> tuple[ResultT | Caught, Action]:
-        """Repeats a call until it has a result, or something else is to be done about its failure."""
+    def _insisted(self, positions: Sequence[int], answer: ResultT | Caught) -> ResultT | Caught:
+        """Repeats a call while that may help, and returns the last answer; raises an error that nothing helps."""
         failed = 0
         while isinstance(answer, Caught):
-            failed += 1
-            action = self._action(len(positions), answer.error, failed)
-            self._note(positions, answer.error, action, is_searching)
-            if action is Action.RAISE:
-                raise answer.error
-            if action is not Action.AGAIN:
-                return answer, action
-            answer = self._tried(positions)
-        return answer, Action.GIVE_UP
+            error, failed = answer.error, failed + 1
+            is_too_large = len(positions) > 1 and not self._billed and is_out_of_memory(error)
+            if self._may_pass(error, failed, is_too_large=is_too_large):
+                self._on_retry(positions, error)
+                answer = self._tried(positions)
+            elif is_too_large or isinstance(error, self._caught):
+                if is_too_large:
+                    self._free()
+                break
+            else:
+                self._on_failure(positions, error)
+                raise error
+        return answer
 
     def _tried(self, positions: Sequence[int]) -> ResultT | Caught:
         self._tries.update(positions)
@@ -160,54 +128,18 @@ class Recovery(Generic[ResultT]):
             self._breaker.record(succeeded=True)  # the model does answer: further attempts pay
         return answer
 
-    def _action(self, size: int, error: BaseException, failed: int) -> Action:
-        """The action for ``size`` elements, whose call has failed ``failed`` times, now with ``error``.
-
-        Waits before AGAIN, except while the breaker is open, and frees memory before IN_PARTS.
-        """
-        is_caught = isinstance(error, self._caught)
-        if _is_handlers(error):
-            return Action.GIVE_UP if is_caught else Action.RAISE
-        if is_caught and self._breaker.is_open and not self._billed:  # no pauses for every batch of an outage
-            return Action.AGAIN if self._budget.allows_immediate_retry(error, failed) else Action.PROBE
-        if not self._billed:
-            if size > 1 and is_out_of_memory(error):
-                self._free()
-                return Action.IN_PARTS
-            if self._budget.allows_retry(error, failed):
-                return Action.AGAIN
-        if not is_caught:
-            return Action.RAISE
-        return Action.GIVE_UP if self._billed else Action.SEARCH
-
-    def _probes(self, size: int, error: BaseException) -> list[int]:
-        """Indices of the elements of a failed batch to try alone; fewer if failures of this kind are expensive."""
-        if isinstance(error, TimeoutError):
-            return self._breaker.probes(size, TIMEOUTS)
-        if isinstance(error, HostDiedError):
-            return self._breaker.probes(size, HOSTS)
-        return self._breaker.probes(size, OUTAGES if self._budget.is_retryable(error) else CALLS)
-
-
-def overrun(text: str) -> TimeoutError:
-    """The error to raise after a host was killed because a model call took too long."""
-    error = TimeoutError(text)
-    vars(error)[_MARK] = True
-    return error
-
-
-def is_overrun(error: BaseException) -> bool:
-    """Whether ``overrun`` made the error: handlers may raise a TimeoutError of their own, which killed no host."""
-    return isinstance(error, TimeoutError) and getattr(error, _MARK, False)
+    def _may_pass(self, error: BaseException, failed: int, *, is_too_large: bool) -> bool:
+        """Whether a call that has failed so often is to be repeated; waits before, except while the breaker is open."""
+        if self._billed or isinstance(error, PredictionCountError):
+            return False
+        if self._breaker.is_open and isinstance(error, self._caught):  # no pauses for every batch of an outage
+            return self._budget.allows_immediate_retry(error, failed)
+        return not is_too_large and self._budget.allows_retry(error, failed)
 
 
 def _as_lost(answer: Any) -> Any:
-    """An answer; a LostBatch in place of an error that cost a host."""
-    if isinstance(answer, Caught) and (is_overrun(answer.error) or isinstance(answer.error, HostDiedError)):
-        return LostBatch(answer.error, timed_out=is_overrun(answer.error))
-    return answer
-
-
-def _is_handlers(error: BaseException) -> bool:
-    """Whether the error is a bug in the handler, not in its elements; a smaller batch might only hide it."""
-    return isinstance(error, PredictionCountError)
+    """An answer; a LostBatch in place of an error that cost a host, unless fewer elements may fit into memory."""
+    if not isinstance(answer, Caught) or is_out_of_memory(answer.error):
+        return answer
+    timed_out = getattr(answer.error, HOST_TIMED_OUT, None)
+    return answer if timed_out is None else LostBatch(answer.error, timed_out)

@@ -77,12 +77,19 @@ class DeviceLostInHostError(HostDiedError, DeviceLostError):
     retryable = False
 
 
+def loss_error(
+    loss: HostFailure, what: str, timeout_secs: float | None, kind: type[HostDiedError] = HostDiedError
+) -> Exception:
+    """The exception for what a host was doing when it was lost; it has that class if the host died."""
+    if loss.timed_out:
+        return TimeoutError(f"{what} took longer than {timeout_secs:g} s.")
+    return kind(f"the host {loss.exit_text} while it was {what}.")
+
+
 def load_error(loss: HostFailure, name: str, timeout_secs: float | None) -> Exception:
     """The exception for a load whose process was lost."""
-    if loss.timed_out:
-        return TimeoutError(f"loading the model of {name} took longer than {timeout_secs:g} s.")
     kind = DeviceLostInHostError if loss.device_lost else HostDiedError
-    return kind(f"the host {loss.exit_text} while it was loading the model of {name}.")
+    return loss_error(loss, f"loading the model of {name}", timeout_secs, kind)
 
 
 def died(result: object) -> bool:

@@ -26,9 +26,8 @@ from headrace.machine.lease import Lease
 from headrace.machine.messages import LoadRequest, ModelGrant
 from headrace.models.memory import memory_of, resident_bytes, trim_memory
 from headrace.runtime.engines import NOT_MAPPED, EngineRequestHandler
-from headrace.runtime.messages import Done, Work
 from headrace.runtime.model_source import Loaded, LoadsOwn, bytes_of_model_files
-from headrace.runtime.request_handler import BatchRequestHandler, raised
+from headrace.runtime.request_handler import BatchRequestHandler, Done, Work, raised
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)

@@ -27,8 +27,15 @@ from headrace.hosts.side_by_side import SideBySide
 from headrace.ipc.progress import Progress
 from headrace.ipc.serialization import exception_reducers
 from headrace.runtime.host_transport import HostTransport
-from headrace.runtime.messages import Done, EngineRequest, Work
-from headrace.runtime.request_handler import BatchRequestHandler, device_failure, raised, why_unsendable
+from headrace.runtime.request_handler import (
+    BatchRequestHandler,
+    Done,
+    EngineRequest,
+    Work,
+    device_failure,
+    raised,
+    why_unsendable,
+)
 from headrace.runtime.spec import SessionSpec
 
 NOT_MAPPED = "it is an engine, which takes the requests of all processes itself"
@@ -126,7 +133,7 @@ class EngineCopies:
         inference_args: dict[str, Any] | None,
     ) -> list[Any]:
         prefix = "" if prefix_of is None else str(prefix_of(examples[0]) or "")
-        is_up = [not (one.is_down and one.in_flight) for one in copies]
+        is_up = [one.is_up or not one.in_flight for one in copies]
         for others in reversed(range(len(copies))):
             copy = copies[router.choose(prefix, [one.in_flight for one in copies], is_up)]
             try:
@@ -157,10 +164,8 @@ class EngineRequestHandler(BatchRequestHandler):
         self._name = name
         self._handler: EngineModelHandler[Any, Any, Any]
         self._slot: Slot
-        self._succeeded = 0
-        """How many requests have."""
         self._succeeded_at = -math.inf
-        """When the last one has."""
+        """When a request last has."""
         self._in_flight = 0
         self._hangs = False
         """Whether a request was late because the engine answers nothing."""
@@ -171,7 +176,7 @@ class EngineRequestHandler(BatchRequestHandler):
             loaded = super().answer(Work(self._name), [], progress)
             if not isinstance(loaded, Response) or not isinstance(loaded.head, Done):
                 return loaded
-            worker = self._opened()
+            worker = self._opened(progress)
             self._slot, self._handler = worker.access.borrow(self._name), worker.plan.models[self._name]
             self.side_by_side = SideBySide(progress, self._handler.max_concurrent, self._spec.timeout_secs)
             self.side_by_side.start()
@@ -198,13 +203,15 @@ class EngineRequestHandler(BatchRequestHandler):
     async def _predict(self, request: EngineRequest, rows: list[Any], progress: Progress) -> Response:
         """The engine's answer, or why there is none; it tells what was reported meanwhile."""
         used: list[Event] = []
-        context, succeeded = request_context(used.append), self._succeeded
+        context, began = request_context(used.append), time.monotonic()
         submit = partial(self._submit, request, rows)
         self._in_flight += 1
         try:
             ended = await in_context(context, ended_in_time(submit, self._spec.timeout_secs))
             if ended is None:
-                self._hangs |= succeeded == self._succeeded or self._is_silent()
+                # If more are in flight, some should have succeeded lately.
+                since = began if self._in_flight == 1 else began + (self._spec.timeout_secs or 0.0) / 2
+                self._hangs |= self._succeeded_at < since
                 return self._too_late(used, progress)
         finally:
             self._in_flight -= 1
@@ -215,7 +222,6 @@ class EngineRequestHandler(BatchRequestHandler):
             return Response(device_failure(lost, progress), is_last=True)
         if ended.error is not None:
             return raised(Caught.of(ended.error), used)
-        self._succeeded += 1
         self._succeeded_at = time.monotonic()
         return Response(Done(range(len(predictions)), [], used, []), predictions, reducers=exception_reducers(errors))
 
@@ -225,11 +231,6 @@ class EngineRequestHandler(BatchRequestHandler):
             return Ended(await predict_each(self._handler, rows, self._slot.model.model, request.inference_args))
         except BaseException as error:
             return Ended(error=error)
-
-    def _is_silent(self) -> bool:
-        """Whether nothing has ended lately although more than the request that is late is in flight."""
-        lately = time.monotonic() - (self._spec.timeout_secs or 0.0) / 2
-        return self._in_flight > 1 and self._succeeded_at < lately
 
     def _too_late(self, used: list[Event], progress: Progress) -> Response:
         """What to say of a request that took too long, by itself or because the engine hangs."""

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from headrace.batching.size import BatchTime, Untimed
-from headrace.core.errors import HostDiedError
-from headrace.core.events import BatchCompleted, BatchFailed, Event, HostLost, Observer, UsageReported
+from headrace.core.events import BatchCompleted, BatchFailed, Event, Observer, UsageReported
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
-from headrace.failures.breaker import HOSTS, TIMEOUTS, CircuitBreaker
+from headrace.failures.breaker import CircuitBreaker
 from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch
 from headrace.hosts.connection import Call
 from headrace.hosts.provider import HostFailure
 from headrace.ipc.progress import Activity
 from headrace.ipc.serialization import with_traceback_of
 from headrace.runtime.hosted_models import Answer, HostedModels
-from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.operations import Operations, catches
 from headrace.runtime.plan import ONLY
 from headrace.runtime.queues import AnyBatch
+from headrace.runtime.request_handler import Done, Raised, Unreadable, Work
 from headrace.runtime.session import InferenceSession
 from headrace.runtime.spec import SessionSpec
 
-_LOGGER = logging.getLogger(__name__)
 _STAGES = {Activity.PREPROCESSING: Stage.PREPROCESSING, Activity.POSTPROCESSING: Stage.POSTPROCESSING}
 _WORDS = {
     Activity.DECODING: "reading",
@@ -41,18 +35,17 @@ _WORDS = {
 
 
 class _Task(NamedTuple):
-    """A batch in flight."""
+    """A batch to be run in a host."""
 
     work: Work
     batch: AnyBatch
-    call: Call | Raised | Unreadable
     losses: int = 0
-    """How many hosts were lost while they ran the whole of this batch."""
+    """How many hosts have been lost over the first element of it."""
 
     def pick(self, positions: Sequence[int]) -> tuple[_Task, Sequence[int]]:
         """A task with some of the elements (or rows); also the position within it of each given position's element."""
         batch, firsts = self.batch.pick(positions)
-        return self._replace(batch=batch), firsts
+        return _Task(self.work._replace(weight=batch.weight, useful=batch.useful), batch, self.losses), firsts
 
 
 class HostExecutor:
@@ -80,8 +73,6 @@ class HostExecutor:
     ) -> None:
         self._spec = spec
         self._plan = spec.plan
-        self._caught = spec.caught
-        self._timeout_secs = spec.timeout_secs
         self._session = session
         self._models = models
         self._observer = observer
@@ -89,20 +80,22 @@ class HostExecutor:
         self._ready = ready
         self._in_one_request = bool(self._plan.preprocess) and spec.isolated and not preprocesses_first(spec)
         self._operations = Operations(spec, observer)
-        self._tasks: deque[_Task] = deque()
+        self._tasks: deque[tuple[_Task, Call | Raised | Unreadable]] = deque()
 
     def submit(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         """Sends a batch; returns the outcomes that are ready."""
         if self._ready is not None:
             self._await_model(self._ready)
-        if not self._infers:
-            any_model = next(iter(self._plan.models))  # the request names one and needs none
-            return self._send(Work(any_model, preprocess=True), batch)
-        outcomes = self._await_slot() if len(self._tasks) >= self._models.in_flight else []  # the sizes learn from them
-        is_limited = self._session.models[name].sizes.max_size() < math.inf
-        for part in self._split_too_large(name, batch) if is_limited else (batch,):
-            work = Work(name, preprocess=self._in_one_request, infer=True, weight=part.weight, useful=part.useful)
-            outcomes += self._send(work, part)
+        outcomes: list[Outcome] = []
+        while len(self._tasks) >= self._models.in_flight:
+            outcomes += self._collect()
+        if self._infers:
+            work = Work(name, preprocess=self._in_one_request, infer=True, weight=batch.weight, useful=batch.useful)
+        else:
+            work = Work(next(iter(self._plan.models)), preprocess=True)  # the request names a model and needs none
+        self._tasks.append((_Task(work, batch), self._models.submit(work, batch.elements)))
+        while len(self._tasks) > 1 and self._models.is_ready(self._tasks[0][1]):
+            outcomes += self._collect()
         return outcomes
 
     def collect(self) -> Iterator[Outcome]:
@@ -116,62 +109,16 @@ class HostExecutor:
         ready()
         self._ready = None
 
-    def _split_too_large(self, name: Any, batch: AnyBatch) -> Iterable[AnyBatch]:
-        """Cuts a batch that was formed before it was learnt that one of this size is too large."""
-        model = self._session.models[name]
-        size, most = model.size_of(batch), model.sizes.max_size()
-        if size <= most:
-            return [batch]
-        count = min(batch.total, math.ceil(size / most))
-        bounds = [batch.total * n // count for n in range(count + 1)]
-        return (batch.part(*bound) for bound in pairwise(bounds))
-
-    def _send(self, work: Work, batch: AnyBatch) -> list[Outcome]:
-        outcomes = self._await_slot() if len(self._tasks) >= self._models.in_flight else []
-        self._tasks.append(_Task(work, batch, self._models.submit(work, batch.elements)))
-        # Of a single request, sent just now, the response cannot be there yet.
-        while len(self._tasks) > 1 or (self._tasks and not isinstance(self._tasks[0].call, Call)):
-            if not self._models.is_ready(self._tasks[0].call):
-                break
-            outcomes += self._collect()
-        return outcomes
-
-    def _await_slot(self) -> list[Outcome]:
-        """Collects responses until one more batch may be in flight."""
-        outcomes: list[Outcome] = []
-        while len(self._tasks) >= self._models.in_flight:
-            outcomes += self._collect()
-        return outcomes
-
-    def _collect(self) -> list[Outcome]:
-        task = self._tasks.popleft()
-        head, rows = self._models.answer(task.work, task.batch.elements, task.call)
-        return self._done(task, head, rows) if isinstance(head, Done) else [*self._without_answer(task, head)]
-
-    def _outcomes(self, task: _Task, answer: Answer) -> Iterable[Outcome]:
-        """Turns a response into outcomes; sends elements again if it leaves them open."""
-        head, rows = answer
-        return self._done(task, head, rows) if isinstance(head, Done) else self._without_answer(task, head)
-
-    def _without_answer(self, task: _Task, head: Raised | Unreadable | HostFailure) -> Iterator[Outcome]:
-        if isinstance(head, HostFailure):
-            yield from self._recover_lost(task, head)
-        elif isinstance(head, Unreadable) and task.batch.total > 1:
-            # Something in it cannot be pickled: halve it until the element that is at fault stands alone.
-            middle = task.batch.total // 2
-            for positions in (range(middle), range(middle, task.batch.total)):
-                half, _ = task.pick(positions)
-                yield from self._outcomes(half, self._ask(half))
-        else:
-            if isinstance(head, Raised):
-                self._raised(task, head)
-            yield from self._give_up(task, Stage.INFERENCE, head.caught)
+    def _collect(self) -> Iterable[Outcome]:
+        task, call = self._tasks.popleft()
+        head, rows = self._models.answer(task.work, task.batch.elements, call)
+        return self._done(task, head, rows) if isinstance(head, Done) else list(self._recovered(task, (head, rows)))
 
     def _done(self, task: _Task, done: Done, rows: list[Any]) -> list[Outcome]:
+        """The outcomes of a batch that was answered."""
         self._report(done.events, getattr(task.batch.tags[0], "where", None))
         for size, time in done.observations:
             self._session.models[task.work.model].sizes.observe(size, time)
-            self._models.note_call(task.work.model, time)
         breaker = self._breaker(task.work)
         if breaker.failed_in_a_row and (rows or done.skipped):
             breaker.record(succeeded=True)
@@ -186,11 +133,94 @@ class HostExecutor:
             outcomes += self._operations.postprocess(tags, rows, task.work.model)
         return outcomes + [_as_own_skips(task, skipped) for skipped in done.skipped] if done.skipped else outcomes
 
-    def _raised(self, task: _Task, raised: Raised) -> None:
-        self._report(raised.events)
-        if raised.loading:
-            self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, raised.caught.error))
+    def _recovered(self, task: _Task, answer: Answer) -> Iterator[Outcome]:
+        """The outcomes of a batch that failed as a whole: good elements get predictions, bad ones fail.
+
+        Positions are those of elements, or of rows if elements are columnar.
+        """
+        everything = range(task.batch.total)
+        first = self._judged(task, everything, task.pick(everything)[1], answer)
+        losses: Counter[int] = Counter()
+        """How many lost hosts each position was in."""
+        is_over = not isinstance(first, Caught | LostBatch)
+        if isinstance(first, LostBatch):
+            losses.update(everything)
+            self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
+            if first.too_large:
+                self._observe(task, everything, Untimed.OUT_OF_MEMORY)
+            # A remote request may be billed again, and an uncaught timeout ends the bundle anyway: no second attempt.
+            is_raised = first.timed_out and not isinstance(first.error, self._spec.caught)
+            is_over = is_raised or task.work.model in self._plan.remote
+        succeeded = False
+        for positions, one in [(everything, first)] if is_over else self._searched(task, first, losses):
+            part = task.pick(positions)[0]._replace(losses=losses[positions[0]])
+            if isinstance(one, Caught | LostBatch):
+                yield from self._give_up(part, one)
+            elif isinstance(one[0], Done):
+                succeeded = succeeded or bool(one[1]) or bool(one[0].skipped)
+                yield from self._done(part, one[0], one[1])
+            elif isinstance(one[0], Raised):
+                self._report(one[0].events)
+                if one[0].loading:
+                    self._observer.on_event(BatchFailed(self._label(part.work), part.batch.total, one[0].caught.error))
+                yield from self._give_up(part, one[0].caught)
+        if not succeeded:
             self._breaker(task.work).record(succeeded=False)
+
+    def _searched(
+        self, task: _Task, first: Any, losses: Counter[int]
+    ) -> Iterable[tuple[Sequence[int], Answer | Caught | LostBatch]]:
+        """The parts of a batch that failed, with their answers, or how they failed again."""
+
+        def attempt(positions: Sequence[int], injected: Mapping[int, InjectedFailure]) -> Answer | Caught | LostBatch:
+            part, firsts = task.pick(positions)
+            injected = {place: injected[one] for place, one in enumerate(firsts) if one in injected}
+            answer = self._models.ask(part.work._replace(injected_failures=injected), part.batch.elements)
+            if isinstance(answer[0], HostFailure):
+                losses.update(positions)
+            return self._judged(task, positions, firsts, answer)
+
+        search = FailureSearch(
+            attempt,
+            breaker=self._breaker(task.work),
+            gives_up_single=not task.work.preprocess,
+            too_large=lambda positions: self._observe(task, positions, Untimed.OVERRAN),
+        )
+        return search.among(range(task.batch.total), first)
+
+    def _judged(
+        self, task: _Task, positions: Sequence[int], firsts: Sequence[int], answer: Answer
+    ) -> Answer | Caught | LostBatch:
+        """An answer in the terms of ``FailureSearch``; reports a lost host."""
+        head, _ = answer
+        if isinstance(head, Unreadable):  # it is to be found what cannot be pickled
+            return head.caught
+        if not isinstance(head, HostFailure):
+            return answer
+        snapshot = head.snapshot
+        position = firsts[snapshot.position] if snapshot.position >= 0 else None
+        culprit = positions[0] if position is None and len(positions) == 1 else position
+        noun = "row" if self._plan.batching.columnar else "element"
+        whom = f"{len(positions)} {noun}s" if culprit is None else f"{noun} {culprit} (counted from 0)"
+        what = f"{_WORDS[snapshot.activity]} {whom} of a batch of {task.batch.total}"
+        error = self._models.lost(head, what, self._label(task.work))
+        self._report([])
+        stage = _STAGES.get(snapshot.activity, Stage.INFERENCE)
+        too_large = head.out_of_memory and snapshot.activity is Activity.INFERENCE
+        return LostBatch(error, head.timed_out, stage, position, snapshot.index, too_large)
+
+    def _give_up(self, task: _Task, reason: Caught | LostBatch) -> Iterator[Outcome]:
+        """Fails elements about which nothing is known beyond what was sent; raises an exception that is not caught."""
+        caught, stage, index = Caught.of(reason.error), Stage.INFERENCE, 0
+        if isinstance(reason, Caught):
+            caught = reason
+        elif reason.stage is Stage.PREPROCESSING:
+            stage, index = reason.stage, reason.index
+        if not catches(self._spec, caught.error, task.work.model):
+            raise with_traceback_of(*caught)
+        for position, element in enumerate(task.batch.elements):
+            failure = self._operations.fail(None, stage, index, element, caught)
+            yield self._failure(task, position, replace(failure, attempts=0 if task.losses else 1))
 
     def _as_own_failure(self, task: _Task, position: int, failure: Failure) -> Failure:
         """The host's failure with the element's own tag and attempt count, and the element as sent if that failed."""
@@ -213,57 +243,6 @@ class HostExecutor:
             source=task.batch.elements[position] if task.work.preprocess else None,
         )
 
-    def _recover_lost(self, task: _Task, host_failure: HostFailure) -> Iterator[Outcome]:
-        """Recovers a batch whose host was lost: good elements get predictions, bad ones fail.
-
-        Positions are those of elements, or of rows if elements are columnar.
-        """
-        breaker, everything = self._breaker(task.work), range(task.batch.total)
-        first = self._lost(task, everything, task.pick(everything)[1], host_failure)
-        if first.too_large:
-            self._observe(task, everything, Untimed.OUT_OF_MEMORY)
-        self._observer.on_event(BatchFailed(self._label(task.work), task.batch.total, first.error))
-        # A remote request may be billed again, and an uncaught timeout ends the bundle anyway: no second attempt.
-        if task.work.model in self._plan.remote or (first.timed_out and not isinstance(first.error, self._caught)):
-            breaker.record(succeeded=False)
-            yield from self._give_up_lost(task._replace(losses=task.losses + 1), first)
-            return
-        losses = Counter(everything)  # how many lost hosts each position was in
-        succeeded = False
-        for positions, answer in self._searched(task, first, losses):
-            if isinstance(answer, LostBatch):
-                for _, alike in groupby(positions, losses.__getitem__):
-                    yield from self._give_up_lost(_after(task, list(alike), losses), answer)
-            else:
-                succeeded = succeeded or bool(answer[1]) or bool(getattr(answer[0], "skipped", ()))
-                yield from self._outcomes(_after(task, positions, losses), answer)
-        if not succeeded:
-            breaker.record(succeeded=False)
-
-    def _searched(self, task: _Task, first: LostBatch, losses: Counter[int]) -> Iterator[tuple[Sequence[int], Any]]:
-        """The parts of a batch whose host was lost, with their answers, or how they were lost again."""
-
-        def attempt(positions: Sequence[int], injected: Mapping[int, InjectedFailure]) -> Answer | LostBatch:
-            part, firsts = task.pick(positions)
-            answer = self._ask(part, {place: injected[one] for place, one in enumerate(firsts) if one in injected})
-            if not isinstance(answer[0], HostFailure):
-                return answer
-            losses.update(positions)
-            return self._lost(task, positions, firsts, answer[0])
-
-        breaker, everything = self._breaker(task.work), range(task.batch.total)
-        search = FailureSearch(
-            attempt,
-            gives_up_single=not task.work.preprocess,
-            parts=partial(self._models.parts_after_timeout, task.work.model),
-            too_large=lambda positions: self._observe(task, positions, Untimed.OVERRAN),
-        )
-        if not breaker.is_open:
-            return search.among(everything, first)
-        # All batches before this one failed: a full search would cost hosts for nothing.
-        probes = breaker.probes(len(everything), TIMEOUTS if first.timed_out else HOSTS)
-        return search.probing(probes, everything, first, lambda _: breaker.is_open)
-
     def _observe(self, task: _Task, positions: Sequence[int], time: BatchTime) -> None:
         """Reports a failed batch size to the size controller."""
         if task.work.infer:
@@ -276,47 +255,8 @@ class HostExecutor:
     def _breaker(self, work: Work) -> CircuitBreaker:
         return self._session.models[work.model].breaker if work.infer else self._models.breaker
 
-    def _ask(self, task: _Task, injected_failures: Mapping[int, InjectedFailure] | None = None) -> Answer:
-        work = task.work._replace(
-            injected_failures=injected_failures or {}, weight=task.batch.weight, useful=task.batch.useful
-        )
-        return self._models.ask(work, task.batch.elements)
-
-    def _lost(
-        self, task: _Task, positions: Sequence[int], firsts: Sequence[int], host_failure: HostFailure
-    ) -> LostBatch:
-        """Describes a lost host in the terms of ``FailureSearch``."""
-        snapshot = host_failure.snapshot
-        position = firsts[snapshot.position] if snapshot.position >= 0 else None
-        culprit = positions[0] if position is None and len(positions) == 1 else position
-        noun = "row" if self._plan.batching.columnar else "element"
-        whom = f"{len(positions)} {noun}s" if culprit is None else f"{noun} {culprit} (counted from 0)"
-        what = f"{_WORDS[snapshot.activity]} {whom} of a batch of {task.batch.total}"
-        _LOGGER.warning("%s: the host %s while it was %s.", self._plan.name, host_failure.exit_text, what)
-        self._observer.on_event(HostLost(self._label(task.work), host_failure.timed_out, host_failure.exit_text))
-        error = (
-            TimeoutError(f"{what} took longer than {self._timeout_secs:g} s.")
-            if host_failure.timed_out
-            else HostDiedError(f"the host {host_failure.exit_text} while it was {what}.")
-        )
-        stage = _STAGES.get(snapshot.activity, Stage.INFERENCE)
-        too_large = host_failure.out_of_memory and snapshot.activity is Activity.INFERENCE
-        return LostBatch(error, host_failure.timed_out, stage, position, snapshot.index, too_large)
-
-    def _give_up_lost(self, task: _Task, lost: LostBatch) -> Iterator[Outcome]:
-        return self._give_up(task, lost.stage, Caught.of(lost.error), lost.index)
-
-    def _give_up(self, task: _Task, stage: Stage, caught: Caught, index: int = 0) -> Iterator[Outcome]:
-        """Fails elements about which nothing is known beyond what was sent; raises an exception that is not caught."""
-        if not catches(self._spec, caught.error, task.work.model):
-            raise with_traceback_of(*caught)
-        stage = stage if stage is Stage.PREPROCESSING else Stage.INFERENCE
-        for position, element in enumerate(task.batch.elements):
-            failure = self._operations.fail(None, stage, index, element, caught)
-            yield self._failure(task, position, replace(failure, attempts=0 if task.losses else 1))
-
     def _report(self, events: Iterable[Event], where: tuple[str, int] | None = None) -> None:
-        """Reports what a host has, after loads before; ``where`` its batch is from, it does not know."""
+        """Reports what a host has, after what the session has; ``where`` its batch is from, it does not know."""
         if self._session.events:
             self._session.report_events(self._observer)
         for event in events:
@@ -328,11 +268,6 @@ class HostExecutor:
                 self._observer.on_event(event)
         if self._session.events:
             self._session.report_events(self._observer)
-
-
-def _after(task: _Task, positions: Sequence[int], losses: Counter[int]) -> _Task:
-    """A task of elements that were lost equally often."""
-    return task.pick(positions)[0]._replace(losses=task.losses + losses[positions[0]])
 
 
 def preprocesses_first(spec: SessionSpec) -> bool:

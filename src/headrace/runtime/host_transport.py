@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
-from headrace.core.errors import HostDiedError, copy_of
-from headrace.core.events import Event, HostLost, UsageReported
+from headrace.core.errors import copy_of
+from headrace.core.events import Event, UsageReported
 from headrace.core.request_context import report_used
-from headrace.core.result import Caught, Stage
-from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch, parts_after_timeout
+from headrace.core.result import Caught
+from headrace.failures.search import FailureSearch, InjectedFailure, LostBatch
 from headrace.hosts.client import ModelHosts, client_of
 from headrace.hosts.connection import Call, HostConnection
 from headrace.hosts.provider import Exclusive, HostFailure, Withdrawal
+from headrace.hosts.system import reset_in_forks
 from headrace.ipc.codec import Message, encode
 from headrace.ipc.serialization import with_traceback_of
 from headrace.runtime.hosted_models import HostedModels
-from headrace.runtime.messages import Done, EngineRequest, Raised, Unreadable
+from headrace.runtime.request_handler import Done, EngineRequest, Raised, Unreadable
 from headrace.runtime.spec import SessionSpec
-
-_LOGGER = logging.getLogger(__name__)
 
 
 class _Request(Call):
@@ -76,25 +71,23 @@ class HostTransport:
         self, spec: SessionSpec, name: Any, hosts: ModelHosts, report: Callable[[Iterable[Event]], None]
     ) -> None:
         self._model = name
-        self._name = spec.plan.name
         self._label = spec.plan.label(name)
         self._caught = spec.caught
-        self._timeout_secs = spec.timeout_secs
         self._is_shared = name in spec.shared
         self._hosts = hosts
         self._models = HostedModels(spec, hosts, report)
         self._report = report
-        self._connection: HostConnection | None = None
-        self._begin()
+        self.after_fork()
+        reset_in_forks(self)
 
-    def _begin(self) -> None:
-        self._process = os.getpid()
+    def after_fork(self) -> None:
+        """Starts afresh: in a forked child the host and the requests are the parent's."""
+        self._connection: HostConnection | None = None
         self._changed = threading.Condition()
         self._calls: dict[int, _Request] = {}
         """What is not answered, by number."""
-        self._sends = False  # whether what comes goes to the host at once; else it waits
-        self.is_down = False
-        """Whether the host was lost, and what comes waits for the next one."""
+        self.is_up = False
+        """Whether what comes goes to the host at once; else it waits for the next one."""
         self.is_broken = False
         """Whether the engine could not be loaded when it was tried last."""
         self._is_closed = False
@@ -106,7 +99,7 @@ class HostTransport:
             self._report(self._models.load(self._model))
             self._connection = self._hosts.connection(0)
         except BaseException:
-            self.is_down = self.is_broken = True
+            self.is_broken = True
             raise
         self.is_broken = False
 
@@ -139,13 +132,10 @@ class HostTransport:
 
     def submit(self, message: Message) -> _Request:
         """Sends a request; call it on one thread only."""
-        if self._process != os.getpid():  # a forked child: it needs a host of its own
-            self._connection = None
-            self._begin()
         call = _Request(self._hosts.next_number(), message, self._accept)
         with self._changed:
             self._calls[call.number] = call
-            if self._sends:
+            if self.is_up:
                 self._send([call])
             else:
                 self._changed.notify()
@@ -156,8 +146,6 @@ class HostTransport:
 
     def close(self) -> None:
         """Ends the host, unless others use it; waits for up to a second, and then kills it."""
-        if self._process != os.getpid():
-            return
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -174,7 +162,7 @@ class HostTransport:
                 if self._connection is None:
                     self.load()
                 with self._changed:
-                    self._sends, self.is_down = True, False
+                    self.is_up = True
                     self._send(self._calls.values())
                 failure = self._await_answers(lambda: False)
                 if failure is not None and not self._is_closed:
@@ -195,7 +183,7 @@ class HostTransport:
     def _left(self) -> list[_Request]:
         """The requests that are not answered; from now on what comes waits."""
         with self._changed:
-            self._sends = False
+            self.is_up = False
             return list(self._calls.values())
 
     def _send(self, calls: Iterable[_Request]) -> None:
@@ -217,7 +205,7 @@ class HostTransport:
         if not connection.is_over:
             return None
         with self._changed:
-            self._connection, self._sends, self.is_down = None, False, True
+            self._connection, self.is_up = None, False
         return None if is_settled() else connection.failure
 
     def _accept(self, call: _Request) -> None:
@@ -246,23 +234,15 @@ class HostTransport:
         def attempt(positions: Sequence[int], _: Mapping[int, InjectedFailure]) -> Sequence[int] | LostBatch:
             part = [calls[place] for place in positions if calls[place].number in self._calls]
             failure = self._try(part) if part else None
-            return positions if failure is None else self._lost(failure, len(part))
+            return positions if failure is None else self._lost(failure, len(part), is_own=True)
 
         try:
-            everything = range(len(calls))
-            first: Sequence[int] | LostBatch = self._lost(failure, len(calls))
-            if self._is_shared and calls:  # others' were there, too: it proves nothing about these
-                first = attempt(everything, {})
-            if not isinstance(first, LostBatch):
-                return
-            if first.timed_out and not isinstance(first.error, self._caught):  # it will end the bundle
-                self._fail(calls, first.error)
-            elif calls:
-                parts = partial(parts_after_timeout, call_secs=math.inf, timeout_secs=self._timeout_secs or math.inf)
-                search = FailureSearch(attempt, gives_up_single=True, parts=parts)
-                for positions, answer in search.among(everything, first):
-                    if isinstance(answer, LostBatch):
-                        self._fail([calls[place] for place in positions], answer.error)
+            first = self._lost(failure, len(calls), is_own=not self._is_shared)
+            search = FailureSearch(attempt, gives_up_single=True)
+            # Others' were with a shared one, too: it proves nothing about these.
+            for positions, answer in search.among(range(len(calls)), None if self._is_shared else first):
+                if isinstance(answer, LostBatch):
+                    self._fail([calls[place] for place in positions], answer.error)
         except BaseException as error:
             self._fail(calls, error)
 
@@ -286,13 +266,14 @@ class HostTransport:
                 self._calls.pop(call.number, None)
             call.fail(error)
 
-    def _lost(self, failure: HostFailure, number: int) -> LostBatch:
-        """Notes the loss of a host that had so many requests; describes it in the terms of ``FailureSearch``."""
-        text = f"the host {failure.exit_text} while its engine had {number} request{'s' * (number != 1)}."
-        if not self._is_closed:
-            _LOGGER.warning("%s: %s", self._name, text)
-            self._report([HostLost(self._label, failure.timed_out, failure.exit_text)])
-        late = TimeoutError(f"{self._name}.submit took longer than {self._timeout_secs or 0:g} s.")
-        error = late if failure.timed_out else HostDiedError(text)
+    def _lost(self, failure: HostFailure, number: int, *, is_own: bool) -> LostBatch:
+        """Describes the loss of a host that had so many requests, all of this process if it ``is_own``.
+
+        Raises:
+            TimeoutError: it is not caught, and will end the bundle: no further try would be of use.
+        """
+        error = self._models.lost(failure, f"answering {number} request{'s' * (number != 1)}", self._label)
         vars(error)["retryable"] = False  # it is tried again here
-        return LostBatch(error, failure.timed_out, Stage.INFERENCE, too_large=failure.out_of_memory)
+        if is_own and failure.timed_out and not isinstance(error, self._caught):
+            raise error
+        return LostBatch(error, failure.timed_out, too_large=failure.out_of_memory)

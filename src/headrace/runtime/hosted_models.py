@@ -7,33 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from headrace.batching.size import BatchTime, Untimed
 from headrace.core.answer import SKIP
 from headrace.core.errors import HostDiedError, HostError
 from headrace.core.events import WANTED, BatchCompleted, BatchFailed, CallEnded, ElementsSkipped, Event, HostLost
 from headrace.core.phases import Look, Phase
 from headrace.core.result import Caught
-from headrace.failures.breaker import CircuitBreaker, LoadPolicy, survive_one_death
-from headrace.failures.recovery import overrun
-from headrace.failures.search import parts_after_timeout
+from headrace.failures.breaker import CircuitBreaker, LoadPolicy
+from headrace.failures.recovery import HOST_TIMED_OUT
 from headrace.hosts.client import ModelHosts
 from headrace.hosts.connection import Call
-from headrace.hosts.provider import HostFailure, died, load_error
+from headrace.hosts.provider import DeviceLostInHostError, HostFailure, loss_error
 from headrace.ipc.progress import Activity
 from headrace.ipc.serialization import with_traceback_of
-from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import ModelProxy
 from headrace.runtime.observers import sample_also
-from headrace.runtime.request_handler import WaitContext
+from headrace.runtime.request_handler import Done, Raised, Unreadable, WaitContext, Work
 from headrace.runtime.spec import SessionSpec
 
 _LOGGER = logging.getLogger(__name__)
@@ -46,7 +41,6 @@ _PHASES = {
     Activity.ANSWERING: Phase.TRANSFER,
 }
 
-T = TypeVar("T")
 Answer: TypeAlias = tuple[Done | Raised | Unreadable | HostFailure, list[Any]]
 """A request's response, and its rows: predictions or preprocessed elements."""
 
@@ -57,7 +51,7 @@ class HostedModels:
     Args:
         spec: of the session.
         hosts: run the models.
-        report: receives events of hosts that were lost while loading a model.
+        report: receives events of hosts that were lost.
         keeps: resources to close last.
     """
 
@@ -80,8 +74,6 @@ class HostedModels:
         self._opening = LoadPolicy(spec.clock.time_ns)
         self.asked_for: set[Any] = set()
         """The names of models that have been loaded."""
-        self._quickest_call_secs: dict[Any, float] = {}
-        """Seconds of each model's fastest batch."""
         self.breaker = CircuitBreaker()
         """For preprocessing requests, which come before batching."""
         self._threads: WeakSet[threading.Thread] = WeakSet()
@@ -124,7 +116,7 @@ class HostedModels:
             # A host lost while loading says nothing about the rows: the load policy decides whether to send them again.
             # Any other lost host is the caller's to recover from.
             if isinstance(result, HostFailure) and result.snapshot.activity is Activity.LOADING:
-                error = self._load_error(work, result)
+                error = self._load_lost(result, work.model)
                 again = record.failed(error, result.snapshot.seconds, timed_out=result.timed_out)
                 call = self._hosts.submit(work, rows) if again else Raised(Caught(error, []), [], loading=True)
                 continue
@@ -143,6 +135,12 @@ class HostedModels:
         """Sends a request and waits for its response."""
         return self.answer(work, rows, self.submit(work, rows))
 
+    def lost(self, loss: HostFailure, what: str, label: str, kind: type[HostDiedError] = HostDiedError) -> Exception:
+        """Notes that a host was lost while it was doing something for a model; returns the error of that."""
+        _LOGGER.warning("%s: the host %s while it was %s.", self._name, loss.exit_text, what)
+        self._report([HostLost(label, loss.timed_out, loss.exit_text)])
+        return loss_error(loss, what, self._timeout_secs, kind)
+
     def load(self, name: Any, *, may_be_lost: bool = False) -> list[Event]:
         """Loads the named model, unless it is loaded; returns the events of that.
 
@@ -154,7 +152,7 @@ class HostedModels:
         if isinstance(answer, HostFailure):
             if may_be_lost:
                 return []
-            raise load_error(answer, self._name, self._timeout_secs)
+            raise self._load_lost(answer, name)
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
         return answer.events
@@ -167,46 +165,29 @@ class HostedModels:
         """
         self._hosts.start_all()
 
-    def in_background(self, work: Callable[[], T]) -> Callable[[], T]:
-        """Does work that asks these models for something; ``close`` ends it.
+    def in_background(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Does work that asks these models for something, on a thread of its own; ``close`` ends it.
 
         Returns:
-            What waits for the result, once, and returns or raises it.
+            What waits until it is done, and raises what it has raised.
         """
-        # Not a Future: Ctrl-C in the first instructions of ``Future.result`` would leave it locked, and the thread that
-        # works could never end.
-        ended: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+        errors: list[BaseException] = []
 
         def run() -> None:
             try:
-                ended.put((work(), None))
+                work()
             except BaseException as error:
-                ended.put((None, error))
+                errors.append(error)
 
-        def result() -> T:
-            value, error = ended.get()
-            if error is not None:
-                raise error
-            return cast(T, value)
+        def wait() -> None:
+            thread.join()
+            if errors:
+                raise errors.pop()
 
         thread = threading.Thread(target=run, name="headrace starts a host", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # there are too many threads, or the interpreter is shutting down
-            run()
-        else:
-            self._threads.add(thread)
-        return result
-
-    def note_call(self, name: Any, time: BatchTime) -> None:
-        """Records the duration of a call of the named model, if it is known."""
-        if not isinstance(time, Untimed):
-            self._quickest_call_secs[name] = min(time, self._quickest_call_secs.get(name, time))
-
-    def parts_after_timeout(self, name: Any, count: int) -> int:
-        """Into how many parts to cut a group of ``count`` elements that timed out in the named model."""
-        call_secs = self._quickest_call_secs.get(name, math.inf)
-        return parts_after_timeout(count, call_secs, self._timeout_secs or math.inf)
+        thread.start()
+        self._threads.add(thread)
+        return wait
 
     def close(self) -> None:
         """Disconnects from the hosts, and ends those that are this session's own."""
@@ -215,14 +196,13 @@ class HostedModels:
             for thread in list(self._threads):
                 thread.join()
 
+    def _load_lost(self, loss: HostFailure, name: Any) -> Exception:
+        kind = DeviceLostInHostError if loss.device_lost else HostDiedError
+        return self.lost(loss, f"loading the model of {self._name}", self._plan.label(name), kind)
+
     def _record(self, work: Work) -> LoadPolicy:
         """The load record of the requested model; preprocessing whose key is not known yet has its own."""
         return self._loads[work.model] if work.infer or not self._plan.routed else self._opening
-
-    def _load_error(self, work: Work, host_failure: HostFailure) -> Exception:
-        self._report([HostLost(self._plan.label(work.model), host_failure.timed_out, host_failure.exit_text)])
-        _LOGGER.warning("%s: the host %s while it was loading the model.", self._name, host_failure.exit_text)
-        return load_error(host_failure, self._name, self._timeout_secs)
 
 
 _COUNTED_HERE = (BatchCompleted, BatchFailed, ElementsSkipped)
@@ -254,42 +234,27 @@ class HostedModelProxy(ModelProxy):
         """Runs a batch; one whose host dies is sent once more, since something external may have killed the host."""
         work, rows = Work(self._name, infer=True), [(self._name, example) for example in examples]
         with self._elsewhere():
-            answer, predictions = survive_one_death(lambda: self._ask(work, rows), _may_have_been_killed)
+            answer, predictions = self._models.ask(work, rows)
+            if isinstance(answer, HostFailure) and not (answer.timed_out or answer.out_of_memory):
+                self._lost(answer, len(rows))
+                answer, predictions = self._models.ask(work, rows)
         if isinstance(answer, HostFailure):
-            raise self._error(answer, len(rows))
+            raise self._lost(answer, len(rows))
         if not isinstance(answer, Done):
             raise with_traceback_of(*answer.caught)
-        for _, took in answer.observations:
-            self._models.note_call(self._name, took)
         self._report(event for event in answer.events if not isinstance(event, _COUNTED_HERE))
         answers: list[Any] = [SKIP] * len(rows)
         for place, (_, prediction) in zip(answer.tags, predictions, strict=True):
             answers[place] = prediction
         return answers
 
-    def parts(self, count: int) -> int:
-        """Into how many parts to cut a batch of ``count`` elements that timed out."""
-        return self._models.parts_after_timeout(self._name, count)
-
-    def _ask(self, work: Work, rows: list[Any]) -> Answer:
-        answer, predictions = self._models.ask(work, rows)
-        if isinstance(answer, HostFailure):
-            self._report([HostLost(str(self._name), answer.timed_out, answer.exit_text)])
-        return answer, predictions
-
-    @staticmethod
-    def _error(host_failure: HostFailure, count: int) -> Exception:
-        text = f"the host {host_failure.exit_text} while it was running inference on {count} elements."
-        died = HostOutOfMemoryError if host_failure.out_of_memory else HostDiedError
-        error = overrun(text) if host_failure.timed_out else died(text)
-        vars(error)["retryable"] = False  # already retried here, or a retry would cost another timeout
+    def _lost(self, loss: HostFailure, count: int) -> Exception:
+        kind = HostOutOfMemoryError if loss.out_of_memory else HostDiedError
+        error = self._models.lost(loss, f"running inference on {count} elements", str(self._name), kind)
+        # Already retried here, or a retry would cost another timeout.
+        vars(error).update({"retryable": False, HOST_TIMED_OUT: loss.timed_out})
         return error
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the interpreter may be ending
             self._models.close()
-
-
-def _may_have_been_killed(answer: Answer) -> bool:
-    """Whether the host died, but not for lack of memory: the same batch would only do that again."""
-    return died(answer[0]) and not getattr(answer[0], "out_of_memory", False)

@@ -58,10 +58,6 @@ class ModelProxy(ABC):
     def run(self, examples: Sequence[Any]) -> Iterable[Any]:
         """Predictions for examples without their keys."""
 
-    @abstractmethod
-    def parts(self, count: int) -> int:
-        """Into how many parts to cut a batch of ``count`` elements that timed out."""
-
 
 def attributes_of(handler: Any) -> dict[Path, dict[str, Any]]:
     """The attributes of the handler, and of the handlers within it, before a load: ``changes_since`` takes them."""

@@ -1,19 +1,25 @@
-"""The request handler of a model host: runs one batch at a time through the same steps as an in-process run."""
+"""The request handler of a model host: runs one batch at a time through the same steps as an in-process run.
+
+A request's head is a ``Work``, or an ``EngineRequest``; a response's a ``Done``, a ``Raised`` or an ``Unreadable``. A
+host that has lost its device, so that no later call can succeed, responds with a ``HostFailure`` and exits. So does one
+whose engine has lost it, or answers nothing; but it waits to be killed by the client.
+"""
 
 from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.batching.batcher import Batch
 from headrace.batching.columnar import as_columns
 from headrace.batching.size import BatchTime
 from headrace.core.errors import DeviceLostError
-from headrace.core.events import ElementFailed, Event
+from headrace.core.events import BatchCompleted, ElementFailed, Event
 from headrace.core.result import Caught, Failure, Outcome, Predictions, Skipped, Stage
 from headrace.core.transferable import transferable
 from headrace.failures.device import device_loss, one_line
@@ -21,10 +27,9 @@ from headrace.failures.search import InjectedFailure
 from headrace.hosts.environment import ThreadBudget
 from headrace.hosts.host import Later, RequestHandler, Response
 from headrace.hosts.provider import HostFailure
-from headrace.ipc.codec import encode
+from headrace.ipc.codec import encode, sent_as_plain_values
 from headrace.ipc.progress import Activity, Progress
 from headrace.ipc.serialization import exception_reducers
-from headrace.runtime.messages import Done, Raised, Unreadable, Work
 from headrace.runtime.model_source import Loaded, ModelSource
 from headrace.runtime.observers import EngineMetrics
 from headrace.runtime.operations import OperationMarks
@@ -35,10 +40,90 @@ from headrace.runtime.steps import ModelAccess, Steps
 from headrace.runtime.worker import Worker
 
 _LOGGER = logging.getLogger(__name__)
+_PLAIN = {str, int, float, bool, type(None)}
+_FIELDS = attrgetter("model", "examples", "bytes", "seconds", "useful", "padded")
 
 WaitContext: TypeAlias = Callable[[], AbstractContextManager[None]]
 """A context for waiting on another process that has its own time limit."""
 Source: TypeAlias = Callable[[SessionSpec, InferenceSession, WaitContext], ModelSource]
+
+
+@sent_as_plain_values
+class Work(NamedTuple):
+    """What to do with a request's rows: elements, identified by their positions."""
+
+    model: Any
+    preprocess: bool = False
+    infer: bool = False
+    """Also postprocess. With neither flag set, only load the model."""
+    weight: float = 0
+    useful: float = 0
+    """``weight`` and ``useful`` are those of the ``Batch``: with padding, and without."""
+    injected_failures: Mapping[int, InjectedFailure] = {}
+    """By position: elements to fail instead of running an operation that killed a host."""
+
+    def plain(self) -> tuple[Any, ...] | None:
+        """The fields, if they are plain values."""
+        fields = self[:-1]
+        return None if self.injected_failures or not _PLAIN.issuperset(map(type, fields)) else fields
+
+    @classmethod
+    def of_plain(cls, plain: tuple[Any, ...]) -> Work:
+        """The same work."""
+        return cls(*plain)
+
+
+@sent_as_plain_values
+class Done(NamedTuple):
+    """The result of each element. The response's rows are predictions, or preprocessed elements."""
+
+    tags: Sequence[int]
+    """The position of each row's element."""
+    failures: list[Failure]
+    """Tagged with positions, as ``skipped`` is."""
+    events: list[Event]
+    observations: list[tuple[float, BatchTime]]
+    """Batch sizes, and the times to report to the ``SizeController``."""
+    skipped: Sequence[Skipped] = ()
+    """Includes elements only for skips in postprocessing; the client has the others."""
+
+    def plain(self) -> tuple[Any, ...] | None:
+        """The fields of the response of a batch that succeeded: positions, a batch's only event, and its time."""
+        if self.failures or self.skipped or not len(self.events) == len(self.observations) == 1:
+            return None
+        (event,), (observation,) = self.events, self.observations
+        fields = _FIELDS(event) if type(event) is BatchCompleted else (event,)
+        if not _PLAIN.issuperset(map(type, (*fields, *observation))):
+            return None
+        has_all_in_order = self.tags == [*range(len(self.tags))]
+        return len(self.tags) if has_all_in_order else self.tags, fields, observation
+
+    @classmethod
+    def of_plain(cls, plain: tuple[Any, ...]) -> Done:
+        """The same response."""
+        tags, event, observation = plain
+        tags = range(tags) if isinstance(tags, int) else tags
+        return cls(tags, [], [BatchCompleted(*event)], [observation])
+
+
+class Raised(NamedTuple):
+    """An exception that the session does not catch, or one raised while the model was loading."""
+
+    caught: Caught
+    events: list[Event]
+    loading: bool = False
+
+
+class Unreadable(NamedTuple):
+    """The request or the response could not be pickled or unpickled."""
+
+    caught: Caught
+
+
+class EngineRequest(NamedTuple):
+    """To an engine in a host, which answers requests side by side: submit the rows."""
+
+    inference_args: dict[str, Any] | None
 
 
 class BatchRequestHandler(RequestHandler):
@@ -75,7 +160,7 @@ class BatchRequestHandler(RequestHandler):
     def _answer(self, head: Work, rows: list[Any], progress: Progress, events: _Events) -> Response:
         try:
             progress.mark(Activity.LOADING)
-            worker = self._opened()
+            worker = self._opened(progress)
         except DeviceLostError as error:
             return _device_lost(error, progress)
         except Exception as error:
@@ -89,10 +174,7 @@ class BatchRequestHandler(RequestHandler):
             return raised(Caught.of(error), events)
         finally:
             worker.session.report_events(events)
-        if head.injected_failures:
-            outcomes = list(_without_traceback(outcomes, head.injected_failures))
-        # Preprocessing may have modified the elements in place.
-        return _done(outcomes, events, steps.observations, echoes=not head.preprocess)
+        return _done(head, outcomes, events, steps.observations)
 
     def unreadable(self, error: Exception) -> Response:
         """The response to a request that cannot be unpickled."""
@@ -144,16 +226,13 @@ class BatchRequestHandler(RequestHandler):
             self._inherited.clear()
             gc.collect()
 
-    def _while_waiting(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._progress is None else self._progress.elsewhere()
-
-    def _opened(self) -> Worker:
+    def _opened(self, progress: Progress) -> Worker:
         if self._worker is None:
             session = open_session(self._spec)
             try:
                 source, session.thread_budget = self._source, ThreadBudget.inherited
                 if source is not None:
-                    session.shared(lambda: source(self._spec, session, self._while_waiting))
+                    session.shared(lambda: source(self._spec, session, progress.elsewhere))
                 for name, loaded in self._inherited.items():
                     session.adopt(name, loaded)
                 self._worker = Worker(self._spec)
@@ -209,28 +288,20 @@ def _preprocess(steps: Steps, work: Work, rows: list[Any], good: Batch) -> Itera
             good.tags.append(position)
 
 
-def _without_traceback(
-    outcomes: Iterable[Outcome], injected_failures: Mapping[int, InjectedFailure]
-) -> Iterator[Outcome]:
-    """Drops the traceback of an injected failure: it would only show our code."""
-    errors = {id(injected_failure.error) for injected_failure in injected_failures.values()}
-    for outcome in outcomes:
-        if isinstance(outcome, Failure) and id(outcome.error) in errors:
-            yield replace(outcome, caught=Caught.of(outcome.error), attempts=0)  # the client counts these
-        else:
-            yield outcome
-
-
 def _done(
-    outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, BatchTime]], *, echoes: bool
+    work: Work, outcomes: Iterable[Outcome], events: list[Event], observations: list[tuple[float, BatchTime]]
 ) -> Response:
     skipped: list[Skipped] = []
     failures: list[Failure] = []
     tags: list[int] = []
     rows: list[Any] = []
+    injected = {id(one.error) for one in work.injected_failures.values()}
     for outcome in outcomes:
         if isinstance(outcome, Failure):
-            failures.append(replace(outcome, source=None))  # the client has the source
+            failure = replace(outcome, source=None)  # the client has the source
+            if id(failure.error) in injected:  # a traceback would only show our code, and the client counts attempts
+                failure = replace(failure, caught=Caught.of(failure.error), attempts=0)
+            failures.append(failure)
         elif isinstance(outcome, Skipped):
             is_known = outcome.stage is not Stage.POSTPROCESSING
             skipped.append(replace(outcome, elements=[]) if is_known else outcome)
@@ -238,7 +309,8 @@ def _done(
             tags.extend(outcome.tags)
             rows.extend(outcome.values)
     done = Done(tags, failures, events, observations, skipped)
-    return Response(done, rows, tags, exception_reducers([failure.error for failure in failures], events), echoes)
+    reducers = exception_reducers([failure.error for failure in failures], events)
+    return Response(done, rows, tags, reducers, echoes=not work.preprocess)  # which may modify elements in place
 
 
 def raised(caught: Caught, events: list[Event], *, loading: bool = False) -> Response:

@@ -23,7 +23,7 @@ from headrace.core.phases import Phase, during
 from headrace.core.request_context import RequestState, current_request
 from headrace.core.result import Caught, Outcome, Predictions, Skipped, Stage
 from headrace.failures.device import is_out_of_memory
-from headrace.failures.recovery import Action, Recovery
+from headrace.failures.recovery import Recovery
 from headrace.failures.retry import RetryBudget
 from headrace.runtime.model_source import Loaded, ModelProxy, Path
 from headrace.runtime.operations import OperationMarks, Operations, catches, check_device, lost_devices
@@ -248,11 +248,15 @@ class Steps(Operations):
             where = getattr(batch.tags[0], "where", None) if batch.tags else None
             predictions, event, seconds = self._access.run(name, model, batch.elements, where)
         except BaseException as error:
-            if catches(self.spec, error, name):
+            is_caught = catches(self.spec, error, name)
+            is_too_large = batch.total > 1 and is_out_of_memory(error)
+            if is_too_large:
+                self.learn(self.session.models[name], batch, Untimed.OUT_OF_MEMORY)
+            if is_caught or is_too_large:
                 return Caught.of(error)
             if not isinstance(error, Exception) or isinstance(error, DeviceLostError):
                 raise
-            return Caught.of(error) if batch.total > 1 and is_out_of_memory(error) else Caught(error, [])
+            return Caught(error, [])
         if batch.useful:
             event = replace(event, useful=batch.useful, padded=batch.weight)
         if self.session.events:
@@ -289,13 +293,9 @@ class Steps(Operations):
         def part(positions: Sequence[int]) -> AnyBatch:
             return batch.pick(positions)[0]
 
-        def note(positions: Sequence[int], error: BaseException, action: Action, is_searching: bool) -> None:
-            if action is Action.AGAIN:  # events may outlive the traceback, which holds the model
-                self.report(BatchRetried(shared.label, len(positions), Caught.of(error).error))
-            elif action is Action.RAISE or not is_searching:  # a search makes attempts, not batches of their own
-                self.report_failed_batch(name, len(positions), error)
-                if action is Action.IN_PARTS:
-                    self.learn(shared, part(positions), Untimed.OUT_OF_MEMORY)
+        def report_retry(positions: Sequence[int], error: BaseException) -> None:
+            # Events may outlive the traceback, which holds the model.
+            self.report(BatchRetried(shared.label, len(positions), Caught.of(error).error))
 
         recovery: Recovery[list[Any]] = Recovery(
             lambda positions: self.attempt(name, model, part(positions)),
@@ -303,8 +303,8 @@ class Steps(Operations):
             shared.breaker,
             caught=spec.caught,
             billed=name in spec.plan.remote,
-            note=note,
-            parts=model.parts if isinstance(model, ModelProxy) else lambda count: count,
+            on_retry=report_retry,
+            on_failure=lambda positions, error: self.report_failed_batch(name, len(positions), error),
             too_large=lambda positions: self.learn(shared, part(positions), Untimed.OVERRAN),
         )
         results = recovery.results(batch.total, failure)
