@@ -133,7 +133,7 @@ class EngineCopies:
         inference_args: dict[str, Any] | None,
     ) -> list[Any]:
         prefix = "" if prefix_of is None else str(prefix_of(examples[0]) or "")
-        is_up = [one.is_up or not one.in_flight for one in copies]
+        is_up = [not (one.is_down and one.in_flight) for one in copies]
         for others in reversed(range(len(copies))):
             copy = copies[router.choose(prefix, [one.in_flight for one in copies], is_up)]
             try:

@@ -86,8 +86,9 @@ class HostTransport:
         self._changed = threading.Condition()
         self._calls: dict[int, _Request] = {}
         """What is not answered, by number."""
-        self.is_up = False
-        """Whether what comes goes to the host at once; else it waits for the next one."""
+        self._sends = False  # whether what comes goes to the host at once; else it waits
+        self.is_down = False
+        """Whether the host was lost, and what comes waits for the next one."""
         self.is_broken = False
         """Whether the engine could not be loaded when it was tried last."""
         self._is_closed = False
@@ -99,7 +100,7 @@ class HostTransport:
             self._report(self._models.load(self._model))
             self._connection = self._hosts.connection(0)
         except BaseException:
-            self.is_broken = True
+            self.is_down = self.is_broken = True
             raise
         self.is_broken = False
 
@@ -135,7 +136,7 @@ class HostTransport:
         call = _Request(self._hosts.next_number(), message, self._accept)
         with self._changed:
             self._calls[call.number] = call
-            if self.is_up:
+            if self._sends:
                 self._send([call])
             else:
                 self._changed.notify()
@@ -162,7 +163,7 @@ class HostTransport:
                 if self._connection is None:
                     self.load()
                 with self._changed:
-                    self.is_up = True
+                    self._sends, self.is_down = True, False
                     self._send(self._calls.values())
                 failure = self._await_answers(lambda: False)
                 if failure is not None and not self._is_closed:
@@ -183,7 +184,7 @@ class HostTransport:
     def _left(self) -> list[_Request]:
         """The requests that are not answered; from now on what comes waits."""
         with self._changed:
-            self.is_up = False
+            self._sends = False
             return list(self._calls.values())
 
     def _send(self, calls: Iterable[_Request]) -> None:
@@ -205,7 +206,7 @@ class HostTransport:
         if not connection.is_over:
             return None
         with self._changed:
-            self._connection, self.is_up = None, False
+            self._connection, self._sends, self.is_down = None, False, True
         return None if is_settled() else connection.failure
 
     def _accept(self, call: _Request) -> None:
