@@ -225,10 +225,12 @@ class _Table:
         vectors = pa.FixedSizeListArray.from_arrays(np.concatenate([row[_VECTOR] for row in rows]), self._length)
         values = [pa.array([row[column.name] for row in rows], column.type) for column in self._columns]
         table = pa.table([*values, vectors], schema=self._columns.append(pa.field(_VECTOR, vectors.type)))
-        _repeated(lambda: self._merge().execute(table))
 
-    def _merge(self) -> Any:
-        return self._open().merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        def merge() -> Any:
+            by_id = self._open().merge_insert("id")
+            return by_id.when_matched_update_all().when_not_matched_insert_all().execute(table)
+
+        _repeated(merge)
 
 
 def _repeated(action: Callable[[], Any]) -> Any:

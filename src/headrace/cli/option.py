@@ -200,14 +200,9 @@ def _given(name: str, value: Any, folder: str, parameter: Any) -> Any:
         raise ValueError(f"it takes one value{', or a list of values' if takes_many else ''}, not {value!r}.")
     if is_flag:
         return value
-    texts = [_from_folder(name, str(one), folder) for one in values]
+    pairs = [(str(one), os.path.join(folder, str(one))) for one in values]
+    texts = [path if folder and is_path(name, text, path) else text for text, path in pairs]
     return texts if takes_many else texts[0]
-
-
-def _from_folder(name: str, value: str, folder: str) -> str:
-    """A path relative to the folder of the file that holds it; any other value unchanged."""
-    path = os.path.join(folder, value)
-    return path if folder and is_path(name, value, path) else value
 
 
 def is_path(name: str, value: str, path: str) -> bool:

@@ -229,9 +229,10 @@ def _forecast_lines(found: Forecast) -> Iterator[str]:
     yield f"memory      {format_bytes(found.memory_bytes)} of each machine at most, models by {found.placement}"
     if found.cost is not None:
         yield f"cost        {found.cost:,.2f}"
-    for title, rows in (("model", _models(found)), ("endpoint", _endpoints(found))):
+    endpoints = [[name, f"{count:,}", f"{found.refused[name]:,}"] for name, count in found.requests.items()]
+    for rows in (_models(found), [["endpoint", "answers", "refused"], *endpoints]):
         if len(rows) > 1:
-            width = max(len(title), *(len(row[0]) for row in rows))
+            width = max(len(row[0]) for row in rows)
             yield ""
             yield from (f"{row[0]:<{width}}" + "".join(f"{one:>14}" for one in row[1:]) for row in rows)
 
@@ -244,8 +245,3 @@ def _models(found: Forecast) -> list[list[Any]]:
         share, size = found.model_shares.get(name, 0), found.batch_rows.get(name, 0)
         rows.append([name, f"{share:.1%}", *counts, f"{size:,.1f}"])
     return [head, *rows]
-
-
-def _endpoints(found: Forecast) -> list[list[Any]]:
-    rows = [[name, f"{number:,}", f"{found.refused[name]:,}"] for name, number in found.requests.items()]
-    return [["endpoint", "answers", "refused"], *rows]

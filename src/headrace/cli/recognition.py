@@ -103,7 +103,8 @@ def recognised(args: ArgsT) -> tuple[ArgsT, Recognised | None]:
     columns.
     """
     if args.handler is not None:
-        return args, None if ":" in args.handler else _as_named(args)
+        named = None if args.model is None or ":" in args.handler else _judged(args.model)
+        return args, Recognised(named, is_named=True) if named and named.handler == args.handler else None
     if args.model is None:
         raise ConfigurationError(_MISSING)
     known = _known(args.model)
@@ -144,13 +145,8 @@ def _known(path: str) -> KnownModel:
     return known
 
 
-def _as_named(args: ModelArgs) -> Recognised | None:
-    """What is known of a local model, if it is the named handler's; None also for files that cannot be judged."""
-    known = None if args.model is None else _judged(args.model)
-    return Recognised(known, is_named=True) if known is not None and known.handler == args.handler else None
-
-
 def _judged(path: str) -> KnownModel | None:
+    """What is known of a local model; None for files that cannot be judged."""
     with suppress(ConfigurationError, OSError):
         return recognise(ModelFile(path)) if _is_regular(path) else None
     return None

@@ -114,15 +114,10 @@ def _given(args: RunArgs | RetryArgs, kind: type, but: Collection[str]) -> Itera
         if name is None or value == one.default or one.name in (*but, *_OF_FALLBACKS):
             continue
         for number, single in enumerate(value if isinstance(value, list) else [value], start=1):
-            yield name, True if single is True else _text(single)
+            # None: of --workers, the only one whose default is another
+            yield name, True if single is True else "auto" if single is None else str(single)
             if one.name == "fallback":
                 yield from options_behind(args, number)
-
-
-def _text(value: Any) -> str:
-    if value is None:  # of --workers, the only one whose default is another
-        return "auto"
-    return str(value)
 
 
 def parsed(words: Sequence[str]) -> RunArgs:
@@ -165,19 +160,14 @@ def changed(base: RunArgs, alternative: str) -> RunArgs:
         raise ConfigurationError(f"--alternative {alternative!r}: {error}") from None
     lists = {one.name: value for one in fields(own) if isinstance(value := getattr(own, one.name), list)}
     lists.pop("arguments")
-    kept: dict[str, Any] = {
-        name: _others(getattr(base, name), values) for name, values in lists.items() if name in _PAIRS
-    }
+    kept: dict[str, Any] = dict.fromkeys(lists)
+    for name in lists.keys() & set(_PAIRS):
+        keys = {pair.partition("=")[0] for pair in lists[name]}
+        kept[name] = [pair for pair in getattr(base, name) or () if pair.partition("=")[0] not in keys] or None
     if "fallback" in lists:
         kept |= dict.fromkeys(_OF_FALLBACKS)
-    emptied: dict[str, Any] = {**dict.fromkeys(lists), **kept}
-    rest = replace(base, **emptied)
+    rest = replace(base, **kept)
     return replace(parsed([*words_of(rest), *words, "INPUT"]), arguments=base.arguments, config=base.config)
-
-
-def _others(pairs: Sequence[str] | None, new: Sequence[str]) -> list[str] | None:
-    keys = {pair.partition("=")[0] for pair in new}
-    return [pair for pair in pairs or () if pair.partition("=")[0] not in keys] or None
 
 
 def differs_in_predictions(one: RunArgs, other: RunArgs) -> bool:

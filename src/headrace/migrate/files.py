@@ -5,7 +5,6 @@ The code cells of a notebook move as one source; cells and lines that are no Pyt
 
 from __future__ import annotations
 
-import codecs
 import difflib
 import io
 import json
@@ -111,17 +110,11 @@ def _is_left_out(folder: Path) -> bool:
 def _read(path: Path) -> MigratedFile:
     try:
         content = path.read_bytes()
-        encoding = _encoding_of(path, content)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         text = content.decode(encoding)
     except (OSError, SyntaxError, UnicodeError) as error:
         return MigratedFile(path, "", "", "utf-8", (Finding(1, 0, f"cannot be read: {error}"),))
     return MigratedFile(path, text, text, encoding, ())
-
-
-def _encoding_of(path: Path, content: bytes) -> str:
-    if path.suffix in _PYTHON:
-        return tokenize.detect_encoding(io.BytesIO(content).readline)[0]
-    return "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else "utf-8"
 
 
 def migrate_notebook(text: str) -> MigratedSource:
