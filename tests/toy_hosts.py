@@ -332,7 +332,7 @@ def lease_of(toy, close_later):
 def mapped(lease, load_here=None):
     """The model, mapped here; None if it lives in hosts."""
     grant, files = lease.take(load_here)
-    model = attach(files[1:], grant.layout) if files else None
+    model = attach(files[1:], grant.exported.layout) if files else None
     for file in files:
         os.close(file)
     return model

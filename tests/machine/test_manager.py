@@ -28,7 +28,7 @@ GB = 10**9
 
 def take(lease):
     grant, files = lease.take()
-    model = attach(files[1:], grant.layout) if files else None
+    model = attach(files[1:], grant.exported.layout) if files else None
     for file in files:
         os.close(file)
     return model, grant.is_first
@@ -38,7 +38,7 @@ def loader_of(lease):
     grant, files = lease.take()
     for file in files:
         os.close(file)
-    return decode(memoryview(grant.load_response), own=True).rows[0]
+    return decode(memoryview(grant.exported.load_response), own=True).rows[0]
 
 
 @pytest.fixture
@@ -120,9 +120,9 @@ def test_a_load_that_fails_fails_for_all_who_wait_and_not_for_the_next(managers,
         assert wait_until(lambda: managers.all and managers.models().get("key", {}).get("clients") == 3)
         (tmp_path / "go").touch()
         shares = [answer.result()[0] for answer in answers]
-    load_response = {str(decode(memoryview(grant.load_response), own=True).head) for grant in shares}
+    load_response = {str(decode(memoryview(grant.exported.load_response), own=True).head) for grant in shares}
     assert load_response == {"('raised', \"ValueError('no')\")"}
-    assert [grant.layout for grant in shares] == [None] * 3
+    assert [grant.exported.layout for grant in shares] == [None] * 3
     (tmp_path / "fails").unlink()
     assert take(leases[0]) == ("noted", True)
     assert take(leases[1]) == ("noted", False)
@@ -341,6 +341,6 @@ def test_a_model_that_a_client_cannot_export_lives_in_a_host(managers, lease_of,
     here = loading_here("it is of clay")
     here.go.set()
     grant, files = lease_of(a_list).take(here)
-    assert (grant.layout, grant.reason, files) == (None, "it is of clay", [])
+    assert (grant.exported.layout, grant.exported.reason, files) == (None, "it is of clay", [])
     assert len(managers.models()["key"]["hosts"]) == 1
     assert here.times == 1

@@ -50,7 +50,7 @@ class OthersLease:
     def take(self, local):
         exported, _ = local()
         files, layout = export(Loaded(Weights(), "", {}), destroys=False)
-        grant = ModelGrant(exported.load_response, layout, "", 0, is_first=False, variant="", free=0)
+        grant = ModelGrant(exported._replace(layout=layout), 0, is_first=False, variant="", free=0)
         return grant, [os.dup(files[0]), *files]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from headrace.hosts.environment import ProcessEnvironment
-from headrace.ipc.weights_file import WeightsLayout
+from headrace.hosts.host import Exported
 
 
 class LoadRequest(NamedTuple):
@@ -50,14 +50,11 @@ class ModelGrant(NamedTuple):
     """The manager's answer to a LoadRequest.
 
     If the client is to map the model, files come along: the page that counts the processes that compute with shared
-    models, and those that ``layout`` describes.
+    models, and those that the layout describes.
     """
 
-    load_response: bytes
-    """The request handler's reply to the load, an encoded message."""
-    layout: WeightsLayout | None
-    reason: str
-    """Why there is no weights file; if empty as well, loading failed, and ``load_response`` holds the error."""
+    exported: Exported
+    """What loading it has given; without a weights file and a reason why, it failed."""
     nbytes: int
     """Memory that the model takes, in bytes."""
     is_first: bool
@@ -66,13 +63,11 @@ class ModelGrant(NamedTuple):
     """The variant of the client for which it was loaded."""
     free: int
     """Free memory before the load, in bytes."""
-    peak: int | None = None
-    """Peak memory of the process that loaded it, in bytes; None: unknown."""
 
     @property
     def is_loaded(self) -> bool:
         """Whether loading succeeded, be the model mapped or in hosts."""
-        return self.layout is not None or bool(self.reason)
+        return self.exported.layout is not None or bool(self.exported.reason)
 
 
 class JoinHost(NamedTuple):

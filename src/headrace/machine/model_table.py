@@ -164,8 +164,8 @@ class ModelTable:
             outcome = HostStartError(model.load_request.name, f"{error!r}.", lines)
         with self._changed:
             self._loading.pop(model, None)
-            if isinstance(outcome, ModelGrant) and outcome.peak:
-                self._peaks[key] = outcome.peak
+            if isinstance(outcome, ModelGrant) and outcome.exported.peak:
+                self._peaks[key] = outcome.exported.peak
             model.outcome = outcome
             has_failed = not model.is_ready and self._forget(model)  # the next client triggers a new load
             is_forgotten = self._models.get(key) is not model

@@ -65,13 +65,13 @@ class SharedModel:
     @property
     def weights(self) -> Sequence[int]:
         """Descriptors of the weights file and the others of its layout, if clients map them themselves."""
-        is_mapped = isinstance(self.outcome, ModelGrant) and self.outcome.layout is not None
+        is_mapped = isinstance(self.outcome, ModelGrant) and self.outcome.exported.layout is not None
         return self._files if is_mapped and not self.load_request.hosted else ()
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory that it takes: its weights file, and what its hosts have allocated."""
-        return self._size(self.outcome.layout if isinstance(self.outcome, ModelGrant) else None)
+        return self._size(self.outcome.exported.layout if isinstance(self.outcome, ModelGrant) else None)
 
     def describe(self) -> dict[str, Any]:
         """Its state in plain values: those of a ``ModelState``, and its key."""
@@ -80,8 +80,8 @@ class SharedModel:
             "name": self.load_request.name,
             "key": self.load_request.key,
             "state": "ready" if self.is_ready else "loading" if self.outcome is None else "failed",
-            "mapped": grant is not None and grant.layout is not None,
-            "reason": grant.reason if grant else "",
+            "mapped": grant is not None and grant.exported.layout is not None,
+            "reason": grant.exported.reason if grant else "",
             "nbytes": self.nbytes,
             "clients": self.leases,
             "hosts": self._hosts.processes,
@@ -117,12 +117,12 @@ class SharedModel:
 
     def _start_hosts(self, grant: ModelGrant, make_room: Callable[[int], str | None]) -> None:
         """Starts the other hosts, which load the model if they cannot map it; or ends all if clients map it."""
-        if grant.layout is None:
+        if grant.exported.layout is None:
             more = (self.load_request.copies - 1) * grant.nbytes
             refusal = make_room(more) if more else None
             if refusal:
                 raise ModelMemoryError(f"{self.load_request.copies} copies of {self.load_request.name}", refusal)
-            self._hosts.start_all(Export(self.load_request.work, grant.reason))
+            self._hosts.start_all(Export(self.load_request.work, grant.exported.reason))
         elif self.load_request.hosted:
             self._hosts.start_all()
         else:
@@ -204,14 +204,8 @@ class SharedModel:
         return self._grant(exported, free)
 
     def _grant(self, exported: Exported, free: int) -> ModelGrant:
-        return ModelGrant(
-            *exported[:3],  # response, layout, reason
-            nbytes=self._size(exported.layout),
-            is_first=True,
-            variant=self.load_request.variant,
-            free=free,
-            peak=exported.peak,
-        )
+        size, variant = self._size(exported.layout), self.load_request.variant
+        return ModelGrant(exported, size, is_first=True, variant=variant, free=free)
 
     def _preload(self, exported: Exported, files: list[int]) -> None:
         """Gives the hosts to come what the loader exported: the weights, or copies of files from afar."""

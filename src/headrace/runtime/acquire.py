@@ -99,7 +99,7 @@ def _acquired(
     """What the manager granted; raises the error if loading failed."""
     grant, files = granted
     page, weights = (files[0], files[1:]) if files else (None, [])
-    answer = decode(memoryview(grant.load_response), own=True).head
+    answer = decode(memoryview(grant.exported.load_response), own=True).head
     if not isinstance(answer, Done):
         if local is not None and local.error is not None:
             raise local.error
@@ -115,9 +115,9 @@ def _acquired(
 
 def attached(acquired: AcquiredModel) -> tuple[Loaded, float, int]:
     """Maps a model into this process. Also returns the seconds that it took and the bytes private to this process."""
-    assert acquired.grant.layout is not None
+    assert acquired.grant.exported.layout is not None
     before, started = memory_of(os.getpid()), time.perf_counter()
-    loaded: Loaded = acquired.loaded or attach(acquired.files, acquired.grant.layout)
+    loaded: Loaded = acquired.loaded or attach(acquired.files, acquired.grant.exported.layout)
     seconds, after = time.perf_counter() - started, memory_of(os.getpid())
     return loaded, seconds, max(0, after.anonymous - before.anonymous) if before and after else 0
 

@@ -121,7 +121,7 @@ class MappedModels(ModelSource):
         assert acquired.page is not None
         if self._session.thread_budget is None:
             self._session.thread_budget = ThreadBudget(Segment.received(os.dup(acquired.page)))
-        assert acquired.grant.layout is not None
+        assert acquired.grant.exported.layout is not None
         try:
             loaded, seconds, private = attached(acquired)
         except BaseException:
@@ -129,7 +129,7 @@ class MappedModels(ModelSource):
             raise
         finally:
             acquired.close_files()
-        label, layout = self._spec.plan.label(name) or self._spec.plan.name, acquired.grant.layout
+        label, layout = self._spec.plan.label(name) or self._spec.plan.name, acquired.grant.exported.layout
         text = "%s: mapped %.1f MB in %.0f ms; %.1f MB more are this process's own, with imports."
         _LOGGER.info(text, label, (layout.nbytes + layout.file_bytes) / 1e6, seconds * 1e3, private / 1e6)
         return loaded._replace(lease=acquired.lease)
@@ -189,7 +189,7 @@ def _in_own_hosts(
     if acquired is not None:
         keeps.callback(acquired.give_back)
         if spec.shared:
-            preload = Preload(work_of(ONLY), acquired.files, acquired.grant.layout, page=acquired.page)
+            preload = Preload(work_of(ONLY), acquired.files, acquired.grant.exported.layout, page=acquired.page)
     handler = pickle_or_explain(BatchRequestHandler(spec, source), name)
     fork_server = ForkServerClient(handler, name, preload=preload)
     return HostedModels(spec, ModelHosts(fork_server, name, spec.timeout_secs), report, keeps)
@@ -199,7 +199,8 @@ def connect_shared_hosts(spec: SessionSpec, report: Report, acquired: AcquiredMo
     """Connects to the hosts that all processes of the machine share; takes over the model's lease."""
     lease = lease_for(spec, name, acquired)
     copies = spec.copies_of(name)
-    why = f"since {acquired.grant.reason}" if acquired.grant.reason else f"in {copies} copies that map the same weights"
+    reason = acquired.grant.exported.reason
+    why = f"since {reason}" if reason else f"in {copies} copies that map the same weights"
     label = spec.plan.label(name) or spec.plan.name
     _LOGGER.info("%s: the model lives in the machine's hosts, %s.", label, why)
     return HostedModels(spec, ModelHosts(lease, spec.plan.name, spec.timeout_secs, copies), report)

@@ -189,10 +189,10 @@ def _profiled(spec: SessionSpec, name: Any, elements: _Samples | None) -> ModelF
     acquired = acquire(spec, name, events.extend)
     ready_seconds = time.perf_counter() - started
     load_seconds = next((event.seconds for event in events if isinstance(event, ModelLoaded)), None)
-    label, grant = spec.plan.label(name), acquired.grant
-    files = grant.layout.file_bytes if grant.layout is not None else 0
+    label, exported = spec.plan.label(name), acquired.grant.exported
+    files = exported.layout.file_bytes if exported.layout is not None else 0
     findings = ModelFindings(
-        label, load_seconds, ready_seconds, grant.peak, grant.nbytes, grant.reason, file_bytes=files
+        label, load_seconds, ready_seconds, exported.peak, acquired.grant.nbytes, exported.reason, file_bytes=files
     )
     try:
         if acquired.files:
