@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 import threading
 import time
 
@@ -15,7 +14,6 @@ from headrace import (
     ConfigurationError,
     EndpointAnswerError,
     EndpointError,
-    Failure,
     PredictionCountError,
     RetryConfig,
     predict,
@@ -242,22 +240,6 @@ def test_version_and_path_are_part_of_the_address():
         handler = asking(server, url=f"{server.url}/v2/", model_version=3)
         (result,) = predict(handler, ROWS[:1])
     assert result.model_id == "total/3"
-
-
-ODD = [1, -2, True, 2.0, 2.5, 2**63, 2**53 + 1, None, "7", numpy.int8(3), numpy.array(4), [5], [5, 6]]
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_examples_in_a_request_become_what_each_is_alone(http_server, seed):
-    chosen, kinds = random.Random(seed), [[1, 2, 3], [1.0, 2.0], [True, False], ODD]
-    examples = [{"a": chosen.choice(kinds[seed % 4]), "b": chosen.choice(kinds[-seed % 4])} for _ in range(12)]
-    examples += [{"a": 1}, 5] if seed == 5 else []
-
-    def outcomes(size):
-        answers = predict(asking(http_server, "mixed", **together(size), num_retries=0), examples, on_failure="yield")
-        return [str(one.error) if isinstance(one, Failure) else one.inference for one in answers]
-
-    assert outcomes(len(examples)) == outcomes(1)
 
 
 @pytest.mark.parametrize(

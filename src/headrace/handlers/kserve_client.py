@@ -7,7 +7,7 @@ import io
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from headrace.core.errors import ConfigurationError, EndpointAnswerError, PredictionCountError, extra_required
@@ -21,6 +21,8 @@ with extra_required("kserve"):
     from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
     from headrace.handlers.array_batches import Array
+
+AnswerT = TypeVar("AnswerT")
 
 _CONNECTIONS = 1_000
 """As many as requests may be in flight."""
@@ -116,27 +118,19 @@ class KServeClient:
     async def known_inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs that the model's metadata name, asked for once; empty: they name none."""
         if self._inputs is None:
-            self._inputs = await self._ask_for_inputs()
-        return self._inputs
-
-    async def _ask_for_inputs(self) -> tuple[TensorSpec, ...]:
-        triton = self._connected()
-        if self.binary is None and not self._over_grpc:
-            self.binary = await _takes_binary(triton, self.headers())
-        as_dict = {"as_json": True} if self._over_grpc else {}
-        try:
+            triton = self._connected()
+            if self.binary is None and not self._over_grpc:
+                self.binary = await _takes_binary(triton, self.headers())
+            as_dict = {"as_json": True} if self._over_grpc else {}
             asked = triton.get_model_metadata(self.model_name, self.model_version, **self._options(), **as_dict)
-            found = (await _answered(asked)).get("inputs") or ()
-            return tuple(TensorSpec(one["name"], one["datatype"], (*map(int, one.get("shape", ())),)) for one in found)
-        except EndpointAnswerError as error:
-            if error.status_code not in _UNFIT:
-                raise
-            said = f"no model {self.model_name!r}: {error}"
-            raise EndpointAnswerError(said, _NO_MODEL, error.headers) from error
-        except OSError:  # of a connection; aiohttp's about certificates are ValueErrors, too
-            raise
-        except _UNREADABLE as error:
-            raise EndpointAnswerError(f"the metadata of the model cannot be read: {error}") from error
+            try:
+                self._inputs = await _answered(asked, _inputs_in)
+            except EndpointAnswerError as error:
+                if error.status_code not in _UNFIT:
+                    raise
+                said = f"no model {self.model_name!r}: {error}"
+                raise EndpointAnswerError(said, _NO_MODEL, error.headers) from error
+        return self._inputs
 
     async def infer(
         self, tensors: Sequence[NamedTensor], outputs: Sequence[str], parameters: Mapping[str, Any]
@@ -145,7 +139,7 @@ class KServeClient:
 
         Raises:
             EndpointAnswerError: the server answered with an error.
-            InvalidAnswerError: the answer was computed, and cannot be read.
+            InvalidAnswerError: the answer cannot be read.
             PredictionCountError: an output is there twice, or one of those wanted is missing.
         """
         api = over_grpc if self._over_grpc else over_http
@@ -162,13 +156,7 @@ class KServeClient:
             parameters=parameters or None,
             **self._options(),
         )
-        try:
-            result = await _answered(asked)
-            found = _outputs_over_grpc(result) if self._over_grpc else _outputs_over_http(result)
-        except OSError:
-            raise
-        except _UNREADABLE as error:
-            raise InvalidAnswerError(f"the answer cannot be read: {error!s:.200}") from None
+        found = await _answered(asked, _outputs_over_grpc if self._over_grpc else _outputs_over_http)
         return _by_name(found, outputs)
 
     def _options(self) -> dict[str, Any]:
@@ -224,25 +212,30 @@ async def _accepted(response: Any) -> Any:
     )
 
 
-async def _answered(asked: Awaitable[Any]) -> Any:
-    """What a client returns; the refusal of a server over gRPC gets HTTP's status."""
+async def _answered(asked: Awaitable[Any], read: Callable[[Any], AnswerT]) -> AnswerT:
+    """What ``read`` finds in an answer; the refusal of a server over gRPC gets HTTP's status."""
     try:
-        return await asked
-    except InferenceServerException as error:
-        if error.status() is None:  # raised by the client itself
-            raise
-        code = str(error.status()).rpartition(".")[2]
-        raise EndpointAnswerError(f"{code}: {error.message()}", _STATUSES.get(code)) from error
+        return read(await asked)
+    except OSError:  # of a connection; aiohttp's about certificates are ValueErrors, too
+        raise
+    except _UNREADABLE as error:
+        if isinstance(error, InferenceServerException) and error.status() is not None:  # else the client raised it
+            code = str(error.status()).rpartition(".")[2]
+            raise EndpointAnswerError(f"{code}: {error.message()}", _STATUSES.get(code)) from error
+        raise InvalidAnswerError(f"the answer cannot be read: {error!s:.200}") from None
 
 
 async def _takes_binary(triton: Any, headers: dict[str, str]) -> bool:
+    asked = triton.get_server_metadata(headers=headers)
     try:
-        found = await triton.get_server_metadata(headers=headers)
-        return _BINARY in (found.get("extensions") or ())
-    except OSError:
-        raise
-    except (EndpointAnswerError, *_UNREADABLE):
+        return await _answered(asked, lambda found: _BINARY in (found.get("extensions") or ()))
+    except (EndpointAnswerError, InvalidAnswerError):
         return False  # a gateway may not let this through; JSON works everywhere
+
+
+def _inputs_in(metadata: Any) -> tuple[TensorSpec, ...]:
+    found = metadata.get("inputs") or ()
+    return tuple(TensorSpec(one["name"], one["datatype"], (*map(int, one.get("shape", ())),)) for one in found)
 
 
 def _outputs_over_http(result: Any) -> list[tuple[str, Array]]:

@@ -40,7 +40,8 @@ class VLLMEngine(Restarted[Any]):
     """
 
     def __init__(self, arguments: Mapping[str, Any]) -> None:
-        super().__init__(partial(_start, arguments), _obituary, _end)
+        ended = "the process of vLLM's engine has ended"
+        super().__init__(partial(_start, arguments), lambda engine: ended if engine.errored else None, _end)
         self._arguments = arguments
         self._numbers = itertools.count()
         self._tokenizer: Any = None
@@ -119,10 +120,6 @@ def _start(arguments: Mapping[str, Any]) -> Any:
     from vllm.v1.engine.async_llm import AsyncLLM  # noqa: PLC0415 - as in load_model
 
     return AsyncLLM.from_engine_args(vllm.AsyncEngineArgs(**arguments))
-
-
-def _obituary(engine: Any) -> str | None:
-    return "the process of vLLM's engine has ended" if engine.errored else None
 
 
 def _end(engine: Any) -> None:

@@ -141,6 +141,10 @@ class ServerProcess:
         lines = "; its last lines:" if self._lines else "."
         return VLLMServerError("\n".join([f"the vLLM server of {self._model} {what}{lines}", *self._lines]))
 
+    def obituary(self) -> str | None:
+        """How the server ended, with the last lines of its output; None: it is running."""
+        return str(self.error(self.ending)) if self.ending else None
+
     def is_dead(self) -> bool:
         """Whether the server has ended; ends one that refuses connections or reports a dead engine."""
         with self._probing:
@@ -205,7 +209,7 @@ class Server(Restarted[ServerProcess]):
     """A model's server, which is restarted if it ends."""
 
     def __init__(self, launch: Launch) -> None:
-        super().__init__(partial(ServerProcess, launch), _obituary, ServerProcess.stop)
+        super().__init__(partial(ServerProcess, launch), ServerProcess.obituary, ServerProcess.stop)
 
     def answers_to(self, handler: Any, batch: Sequence[Any], inference_args: dict[str, Any] | None) -> list[Any]:
         """The handler's predictions for a batch, for a proxy elsewhere; errors travel as VLLMServerError."""
@@ -214,10 +218,6 @@ class Server(Restarted[ServerProcess]):
         except Exception as error:
             raise VLLMServerError(f"{as_type_name(error)}: {error}") from None
         return predictions
-
-
-def _obituary(process: ServerProcess) -> str | None:
-    return str(process.error(process.ending)) if process.ending else None
 
 
 def _reserved_port() -> tuple[socket.socket, int]:
