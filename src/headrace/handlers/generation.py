@@ -28,7 +28,7 @@ AnswerT = TypeVar("AnswerT")
 _LOGGER = logging.getLogger(__name__)
 _PAIR = ("query", "document")
 _RARITY = 10
-"""After a failed start, no other is attempted for this many times the duration of the failed one, at least a second."""
+"""After a failed start, no other is attempted for this many times the duration of the failed one."""
 
 TASKS = ("generate", "embed", "classify", "score")
 """What an engine may do with a text."""
@@ -207,15 +207,16 @@ class Restarted(Generic[RunningT]):
                 self._keep(self._start())
             except Exception as error:
                 now = time.monotonic()
-                self._failed = error, now + max(1.0, _RARITY * (now - began))
+                self._failed = error, now + _RARITY * (now - began)
                 raise
             return self._now
 
     async def ask(self, request: Callable[[RunningT], Awaitable[AnswerT]]) -> AnswerT:
         """What a request returns, which raises EngineLostError if what runs ended over it: at last alone, too."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # which locks belong to
-            self._loop, self._turns, self._restarting = loop, _RequestTurns(), asyncio.Lock()
+        if loop is not self._loop:
+            self._loop, self._turns = loop, _RequestTurns()
+            self._restart: asyncio.Future[RunningT] | None = None
         turns = self._turns
         for _ in range(2):
             async with turns.beside_others():
@@ -228,10 +229,12 @@ class Restarted(Generic[RunningT]):
             return await request(await self._alive())
 
     async def _alive(self) -> RunningT:
-        if self._why_ended(self._now) is None:
-            return self._now
-        async with self._restarting:  # else each that waits would take a thread
-            return await asyncio.to_thread(self.running)
+        while self._why_ended(self._now) is not None:
+            if self._restart is None or self._restart.done():  # one for all that wait, who may give up meanwhile
+                self._restart = asyncio.ensure_future(asyncio.to_thread(self.running))
+                self._restart.add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.shield(self._restart)
+        return self._now
 
 
 class _RequestTurns:
