@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from headrace import SKIP, BatchingConfig, Failure, KeyedModelHandler, KeyModelMapping, ModelHandler, Stage
 from headrace.core.events import BatchCompleted, BatchFailed, ElementFailed, ElementsSkipped
 from headrace.core.result import Skipped
-from headrace.runtime.local_executor import BackgroundThread
 from headrace.runtime.prepare import InferenceRequest, catching, prepare
 from headrace.runtime.worker import Worker
 from toys import fixed
@@ -78,7 +77,7 @@ def run(handler, elements, batching, caught, beside, bundles=2):
     """
     spec = prepare(handler, InferenceRequest(batching=batching))
     worker = Worker(catching(spec, caught) if caught else spec)
-    worker._background = BackgroundThread(worker.access, Sometimes(beside or [False]))
+    worker._background.policy = Sometimes(beside or [False])
     outcomes, seen, raised = [], RecordedEvents(), None
     try:
         for _ in range(bundles):

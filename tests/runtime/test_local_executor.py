@@ -80,7 +80,7 @@ def worker(handler):
 
 @pytest.fixture
 def background(worker, handler):
-    worker._background = BackgroundThread(worker.access, Always())
+    worker._background.policy = Always()
     yield worker._background
     handler.allow(100)
 

@@ -252,7 +252,7 @@ class Gathered(NamedTuple):
 
 
 class GatherPolicy:
-    """Decides when elements fill a batch, and whether one more fits.
+    """Decides when elements fill a batch.
 
     Args:
         measured: whether sizes are known while elements wait; they are not if preprocessing comes later. Then a batch
@@ -272,16 +272,12 @@ class GatherPolicy:
         Elements have timestamps in microseconds, ``micros``, and ``sizes``; None: 1 each.
         """
         for count, (size, stamp) in enumerate(zip(sizes or [1] * len(micros), micros, strict=True)):
-            if gathered.elements and (self.is_full(gathered) or not self.fits(gathered, size)):
+            more = gathered.plus(size, stamp)
+            is_too_heavy = self._weighs and self._weight(more) > self._heaviest
+            if gathered.elements and (is_too_heavy or self.is_full(gathered)):
                 return gathered, count
-            gathered = gathered.plus(size, stamp)
+            gathered = more
         return gathered, len(micros)
-
-    def fits(self, gathered: Gathered, size: float) -> bool:
-        """Whether one more element of that size fits into the batch."""
-        if gathered.elements >= self._most:
-            return False
-        return not self._weighs or self._weight(gathered.plus(size, gathered.earliest)) <= self._heaviest
 
     def is_full(self, gathered: Gathered) -> bool:
         """Whether the elements should leave."""

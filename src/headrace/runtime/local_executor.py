@@ -133,14 +133,14 @@ class AdaptiveOverlap:
 class BackgroundThread:
     """Runs batches one at a time on a thread that the first batch starts. Only the worker's thread may call it."""
 
-    def __init__(self, access: ModelAccess, policy: AdaptiveOverlap | None = None) -> None:
+    def __init__(self, access: ModelAccess) -> None:
         self._access = access
         self._executor: ThreadPoolExecutor | None = None
         self._process = 0
         self._recorders: EngineMetrics | None = None
         self.submitted = 0
         """How many submitted batches have not been collected."""
-        self.policy = policy or AdaptiveOverlap()
+        self.policy = AdaptiveOverlap()
 
     def submit(self, name: Any, batch: AnyBatch) -> BackgroundBatch:
         """Queues a batch; it runs with the caller's context variables."""

@@ -65,10 +65,7 @@ def cache_spec(plan: Plan, cache: str | CacheConfig | None, inference_args: dict
             "cache= looks up single examples, and these elements are batches; leave with_no_batching(), or "
             "BatchingConfig(columnar=True), out."
         )
-    try:
-        fingerprint(inference_args, all_reducers())
-    except Exception as error:
-        raise ConfigurationError(f"cache= cannot compare the inference_args ({error}); give plain values.") from error
+    _digest(inference_args, "the inference_args")
     models = tuple((name, _identity(handler)) for name, handler in plan.models.items())
     path = os.path.abspath(config.path)  # a worker or a host may run in another folder
     store = PredictionStore(path, config.max_bytes)
@@ -81,13 +78,14 @@ def _identity(handler: Any) -> str:
     """What decides a handler's predictions, as a digest."""
     own = getattr(handler, "cache_key", None)
     key = default_cache_key(handler, all_reducers()) if own is None else own()
+    return _digest(key, f"what {type(handler).__qualname__}.cache_key() returns")
+
+
+def _digest(value: Any, what: str) -> str:
     try:
-        return fingerprint(key, all_reducers()).hex()
+        return fingerprint(value, all_reducers()).hex()
     except Exception as error:
-        name = type(handler).__qualname__
-        raise ConfigurationError(
-            f"{name}.cache_key() returned a value that cannot be compared ({error}); let it return plain values."
-        ) from error
+        raise ConfigurationError(f"cache= compares {what}, which cannot be ({error}); use plain values.") from error
 
 
 class CacheLookup(NamedTuple):
