@@ -132,7 +132,9 @@ def test_headers_that_are_no_mapping_are_refused(wrong):
         report_rate_limit(wrong)
 
 
-NOW = 1_700_000_000.0
+@pytest.fixture
+def _now(monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1_700_000_000.0)
 
 
 def openai(kind, remaining, reset, limit="60"):
@@ -163,8 +165,9 @@ def anthropic(kind, remaining, reset):
         ({"ratelimit-remaining": "0", "ratelimit-reset": "30"}, Allowance(False, 0, 30.0, None)),
     ],
 )
+@pytest.mark.usefixtures("_now")
 def test_headers_are_understood(headers, allowance):
-    assert allowances(headers, lambda: NOW) == [allowance]
+    assert allowances(headers) == [allowance]
 
 
 @pytest.mark.parametrize(
@@ -183,11 +186,11 @@ def test_headers_are_understood(headers, allowance):
     ids=repr,
 )
 def test_headers_that_are_not_understood_say_nothing(headers):
-    assert allowances(headers, lambda: NOW) == []
+    assert allowances(headers) == []
 
 
 def test_several_limits_are_all_found():
-    assert len(allowances(openai("requests", "1", "1s") | openai("tokens", "2", "2s"), lambda: NOW)) == 2
+    assert len(allowances(openai("requests", "1", "1s") | openai("tokens", "2", "2s"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class EventLoop:
 
     def __init__(self, name: str = "headrace-requests") -> None:
         self.loop = asyncio.new_event_loop()
-        self._threads = _Threads(self.loop)
+        self.threads = Threads(self.loop)
         self._closings: list[Callable[[], Coroutine[Any, Any, Any]]] = []
         self._is_over = False
         self._error: BaseException | None = None
@@ -95,20 +95,6 @@ class EventLoop:
                 raise error
         return future.result()
 
-    async def in_thread(self, function: Callable[[], Any]) -> Ended:
-        """Runs a function that blocks on another thread, in the caller's context. Cancelling does not stop it."""
-        return await self._threads.run(function)
-
-    @staticmethod
-    async def has_thread(patience_secs: float) -> bool:
-        """Whether calls may have threads: waits so long while too many run calls that were given up."""
-        ends = time.monotonic() + patience_secs
-        while sum(call.cancelled() for call in list(_on_threads)) >= _MOST_GIVEN_UP:
-            if time.monotonic() > ends:
-                return False
-            await asyncio.sleep(_LOOK_SECS)
-        return True
-
     def close_at_end(self, client: Any) -> None:
         """Closes a client with the loop, which it belongs to, if it has an asynchronous method for that."""
         methods = (getattr(client, name, None) for name in ("aclose", "close"))
@@ -131,7 +117,7 @@ class EventLoop:
             self._error = error
             _LOGGER.error("The event loop of Headrace's requests has failed.", exc_info=True)
         finally:
-            self._threads.close()
+            self.threads.close()
             self.loop.close()
 
     def _turn_until(self, is_over: Callable[[], bool]) -> None:
@@ -247,7 +233,7 @@ _on_threads: set[asyncio.Future[Ended]] = set()
 """The calls of this process that run on threads, or wait for one; nobody waits for those that are cancelled."""
 
 
-class _Threads:
+class Threads:
     """Daemon threads for the loop's thread, as many as there are calls; those of ``concurrent.futures`` delay exit."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -258,7 +244,10 @@ class _Threads:
         """How many threads have nothing to do; negative: so many calls wait for one."""
 
     async def run(self, function: Callable[[], Any]) -> Ended:
-        """Runs a call; if no further thread can be started, on the next one that is free."""
+        """Runs a function that blocks in the caller's context, and goes on even if that is cancelled.
+
+        If no further thread can be started, it runs on the next one that is free.
+        """
         if self._idle <= 0:
             self._add_thread()
         self._idle -= 1
@@ -266,6 +255,16 @@ class _Threads:
         _on_threads.add(ended)
         self._calls.put((ended, partial(contextvars.copy_context().run, function)))
         return await ended
+
+    @staticmethod
+    async def has_room(patience_secs: float) -> bool:
+        """Whether there may be another call: waits so long while too many run that were given up."""
+        ends = time.monotonic() + patience_secs
+        while sum(call.cancelled() for call in list(_on_threads)) >= _MOST_GIVEN_UP:
+            if time.monotonic() > ends:
+                return False
+            await asyncio.sleep(_LOOK_SECS)
+        return True
 
     def close(self) -> None:
         """Ends the threads, each after its call."""

@@ -224,7 +224,7 @@ def usage_was_paid_before(is_paid: bool) -> None:
     current_request.set(current_request.get()._replace(is_paid=is_paid))
 
 
-def allowances(headers: Mapping[str, str], wall_clock: Callable[[], float] = time.time) -> list[Allowance]:
+def allowances(headers: Mapping[str, str]) -> list[Allowance]:
     """The allowances that the headers of an answer tell, by names in lower case, as OpenAI and others have them."""
     found: list[Allowance] = []
     for name, value in headers.items():
@@ -232,7 +232,7 @@ def allowances(headers: Mapping[str, str], wall_clock: Callable[[], float] = tim
         if match is None:
             continue
         remaining = _number(value)
-        reset = seconds_from_now(headers.get(name.replace("remaining", "reset"), ""), wall_clock)
+        reset = seconds_from_now(headers.get(name.replace("remaining", "reset"), ""))
         if remaining is not None and reset is not None:
             counts_tokens = any(kind is not None and kind.endswith("tokens") for kind in match.groups())
             limit = _number(headers.get(name.replace("remaining", "limit")))
@@ -248,17 +248,17 @@ def _number(value: str | None) -> float | None:
     return number if math.isfinite(number) and number >= 0 else None
 
 
-def seconds_from_now(value: str, wall_clock: Callable[[], float]) -> float | None:
+def seconds_from_now(value: str) -> float | None:
     """How long a header says to wait: a number, ``6m0.5s``, or a date in HTTP's or ISO's form; None: none of these."""
     number = _number(value)
     if number is not None:
-        return max(0.0, number - wall_clock()) if number > _FIRST_DATE else number
+        return max(0.0, number - time.time()) if number > _FIRST_DATE else number
     parts = _PARTS.findall(value)
     if parts and "".join(map("".join, parts)) == value:
         return sum(float(count) * _UNITS[unit] for count, unit in parts)
     for parse in (parsedate_to_datetime, _iso_date):
         with suppress(TypeError, ValueError, OverflowError, OSError):
-            return max(0.0, parse(value).timestamp() - wall_clock())
+            return max(0.0, parse(value).timestamp() - time.time())
     return None
 
 

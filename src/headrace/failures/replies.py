@@ -6,7 +6,6 @@ import logging
 import math
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -136,7 +135,7 @@ def _is_untrusted(error: BaseException) -> bool:
     return any(attribute(link, "reason") in _UNTRUSTED for link in links)  # aiohttp's has none, but its cause has
 
 
-def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.time) -> float:
+def retry_after(error: BaseException) -> float:
     """How long the endpoint asked to wait, in seconds, from the headers of its answer; 0: it did not.
 
     Without Retry-After, that is until there is something left of a rate limit that is used up.
@@ -145,8 +144,8 @@ def retry_after(error: BaseException, wall_clock: Callable[[], float] = time.tim
     for headers in headers_of(error):
         for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
             if name in headers:
-                return min(unit * (seconds_from_now(headers[name], wall_clock) or 0.0), _NEVER_SECS)
-        used_up = max((one.wait(1) for one in allowances(headers, wall_clock)), default=used_up)
+                return min(unit * (seconds_from_now(headers[name]) or 0.0), _NEVER_SECS)
+        used_up = max((one.wait(1) for one in allowances(headers)), default=used_up)
     own = attribute(error, "retry_after")
     return float(min(own, _NEVER_SECS)) if isinstance(own, int | float) and 0 < own < math.inf else used_up
 

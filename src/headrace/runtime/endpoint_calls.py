@@ -219,7 +219,7 @@ class Sender:
         call.report = report = RequestReport()
         also_report_to(report.note_usage, report.allowances.extend)
         rules, limit = self._rules, self._rules.timeout_secs
-        if self._needs_thread and not await self._event_loop.has_thread(rules.patience_secs):
+        if self._needs_thread and not await self._event_loop.threads.has_room(rules.patience_secs):
             said = f"{rules.caller} was not called: too many calls that were given up still run on their threads."
             return Ended(error=TimeoutError(f"{said} Give the client a time limit of its own.")), False
         began = time.monotonic()
@@ -241,7 +241,7 @@ class Sender:
         examples = call.examples if rules.prebatched else list(call.examples)
         try:
             if self._needs_thread:
-                ended = await self._event_loop.in_thread(partial(self._in_thread, call, examples))
+                ended = await self._event_loop.threads.run(partial(self._in_thread, call, examples))
                 if ended.error is not None:
                     raise ended.error
                 answer = ended.result

@@ -108,7 +108,7 @@ def _board_of(quota_name: str | None) -> Board | None:
 
 
 async def _created(handler: RemoteModelHandler[Any, Any, Any], event_loop: EventLoop) -> Any:
-    ended = await event_loop.in_thread(handler.load_model)
+    ended = await event_loop.threads.run(handler.load_model)
     if ended.error is not None:
         raise ended.error
     return await ended.result if inspect.isawaitable(ended.result) else ended.result
