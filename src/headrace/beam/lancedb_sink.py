@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.core.clock import backoff
+from headrace.core.config import require
 from headrace.core.errors import ConfigurationError, extra_required
 from headrace.core.result import Caught, Failure, Stage
 from headrace.core.transferable import short_repr
@@ -73,13 +74,13 @@ class LanceDBWriteConfig(VectorDatabaseWriteConfig):
 
     def __post_init__(self) -> None:
         for name in ("uri", "table"):
-            if not (isinstance(value := getattr(self, name), str) and value):
-                raise ConfigurationError(f"{name} must be a text, not {value!r}.")
+            value = getattr(self, name)
+            require(isinstance(value, str) and bool(value), f"{name} must be a text, not {value!r}.")
         for name, kind in self.columns.items():
-            if name in (_VECTOR, *(one.name for one in _COLUMNS)) or not isinstance(kind, pa.DataType):
-                raise ConfigurationError(f"columns: {name!r} needs a type of pyarrow, and a name of its own: {kind!r}.")
-        if not isinstance(self.batch_size, int) or self.batch_size < 1:
-            raise ConfigurationError(f"batch_size must be a whole number, at least 1, not {self.batch_size!r}.")
+            is_right = name not in (_VECTOR, *(one.name for one in _COLUMNS)) and isinstance(kind, pa.DataType)
+            require(is_right, f"columns: {name!r} needs a type of pyarrow, and a name of its own: {kind!r}.")
+        size = self.batch_size
+        require(isinstance(size, int) and size >= 1, f"batch_size must be a whole number, at least 1, not {size!r}.")
         if "://" not in self.uri:
             self.uri = os.path.abspath(self.uri)  # workers may have another current folder
 

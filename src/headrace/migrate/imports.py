@@ -102,7 +102,6 @@ class FileImports:
         self.bound = {statement: _bindings_of(statement) for statement in self.statements}
         """The names that each statement binds."""
         self.bindings = [one for some in self.bound.values() for one in some if one.leads_there]
-        self._order = {binding: place for place, binding in enumerate(self.bindings)}
         self.uses = sorted((*self._uses(), *self._uses_in_text()), key=lambda use: use.spans[0].start)
 
     def nodes_of(self, *kinds: type[NodeT]) -> list[NodeT]:
@@ -156,7 +155,7 @@ class FileImports:
                         places.setdefault(head, set()).update(found)
         for name, bindings in places.items():
             if bindings:
-                yield self._use(name, tuple(sorted(bindings, key=self._order.__getitem__)))
+                yield self._use(name, tuple(sorted(bindings, key=self.bindings.index)))
 
     def _use(self, head: libcst.Name, bindings: tuple[Binding, ...]) -> Use:
         nodes: list[libcst.CSTNode] = [head]
