@@ -69,9 +69,8 @@ def test_the_target_is_asked_once_per_batch_and_not_before_its_first_element():
 
 def test_parts_keep_their_keys_in_the_cache():
     batch = Batch(["a", "b", "c"], [0, 1, 2], cache_keys=[b"A", None, b"C"])
-    assert batch.part(1, 3).cache_keys == [None, b"C"]
     assert batch.pick([2, 0])[0].cache_keys == [b"C", b"A"]
-    assert Batch(["a"], [0]).part(0, 0).cache_keys == Batch(["a"], [0]).pick([0])[0].cache_keys == ()
+    assert Batch(["a"], [0]).pick([0])[0].cache_keys == ()
 
 
 MEGABYTE = numpy.zeros(1_000_000, dtype=numpy.uint8)

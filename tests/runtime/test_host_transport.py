@@ -7,7 +7,6 @@ import gc
 import os
 import signal
 import threading
-import time
 from functools import partial
 from operator import is_
 
@@ -292,16 +291,6 @@ def test_load_that_dies_is_tried_once_more(tmp_path):
     found = outcomes_of(double, [1], partial(load, always=True))
     assert dead(found) == {1: HostDiedError}
     assert "while it was loading the model of Engine" in str(found[0].error)
-
-
-def test_load_that_takes_too_long_is_not_tried_again(tmp_path):
-    def load():
-        (tmp_path / str(os.getpid())).touch()
-        time.sleep(1000)
-
-    found = outcomes_of(double, [1, 2], load, timeout=0.5)
-    assert dead(found) == {1: TimeoutError, 2: TimeoutError}
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_host_that_cannot_start_is_always_raised():

@@ -33,10 +33,6 @@ class Batch(NamedTuple):
         """The number of elements."""
         return len(self.elements)
 
-    def part(self, start: int, stop: int) -> Batch:
-        """The elements from ``start`` up to ``stop`` as a batch, with a proportional part of the weight."""
-        return self.pick(range(start, stop))[0]
-
     def pick(self, positions: Sequence[int]) -> tuple[Batch, Sequence[int]]:
         """The elements at these positions, in that order, with a proportional weight; and each one's position."""
         share = len(positions) / max(1, len(self.elements))

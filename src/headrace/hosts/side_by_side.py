@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeAlias
 
 from headrace.core.event_loop import close_loop, open_loop
@@ -61,14 +60,14 @@ class SideBySide:
             exclusive: whether no request of another client is to be answered meanwhile.
         """
         owner = client_of(number) if exclusive else ALL_CLIENTS
-        self.event_loop.call(self._begin, number, partial(self._answer, number, answer, send, owner))
+        self.event_loop.call(self._begin, number, answer, send, owner)
 
     def drop(self, which: Callable[[int], bool]) -> None:
         """Drops requests, by the numbers of their calls."""
         self.event_loop.call(self._drop, which)
 
-    def _begin(self, number: int, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._tasks[number] = self.event_loop.loop.create_task(run())
+    def _begin(self, number: int, answer: Answer, send: Callable[[Any], bool], owner: int) -> None:
+        self._tasks[number] = self.event_loop.loop.create_task(self._answer(number, answer, send, owner))
 
     def _drop(self, which: Callable[[int], bool]) -> None:
         for number in filter(which, list(self._tasks)):

@@ -40,15 +40,6 @@ class _Request(Call):
             self.message, self._is_exclusive = encode(Exclusive(), [content]), True
             self.message.columns = columns  # of the request inside, whose objects the answer may refer to
 
-    def end(self, answer: Done | Raised | Unreadable, predictions: list[Any]) -> None:
-        """Gives it its answer."""
-        with suppress(InvalidStateError):  # nobody waits any more
-            self.answer.set_result((answer, predictions))
-
-    def fail(self, error: BaseException) -> None:
-        """A copy, not as the future's exception: asyncio makes another of some classes."""
-        self.end(Unreadable(Caught(copy_of(error), [])), [])
-
 
 class HostTransport:
     """Sends requests to a host, and to those that replace it; thread-safe.
@@ -215,14 +206,12 @@ class HostTransport:
         try:
             answer, rows, _ = connection.read(call)
         except Exception as error:
-            call.fail(error)
+            self._fail([call], error)
         else:
             if isinstance(answer, HostFailure):
                 connection.kill(answer)
-                return
-            call.end(answer, rows)
-        with self._changed:
-            self._calls.pop(call.number, None)
+            else:
+                self._settle(call, answer, rows)
 
     def _try_again(self, failure: HostFailure, calls: Sequence[_Request]) -> None:
         """Tries again what was with a host that was lost: all together, then parts, then one by one.
@@ -262,10 +251,14 @@ class HostTransport:
                 return failure  # else it was lost before it was this process's
 
     def _fail(self, calls: Iterable[_Request], error: BaseException) -> None:
-        for call in calls:
-            with self._changed:
-                self._calls.pop(call.number, None)
-            call.fail(error)
+        for call in calls:  # each gets a copy, not as the future's exception: asyncio makes another of some classes
+            self._settle(call, Unreadable(Caught(copy_of(error), [])), [])
+
+    def _settle(self, call: _Request, answer: Done | Raised | Unreadable, predictions: list[Any]) -> None:
+        with self._changed:
+            self._calls.pop(call.number, None)
+        with suppress(InvalidStateError):  # nobody waits any more
+            call.answer.set_result((answer, predictions))
 
     def _lost(self, failure: HostFailure, number: int, *, is_own: bool) -> LostBatch:
         """Describes the loss of a host that had so many requests, all of this process if it ``is_own``.
