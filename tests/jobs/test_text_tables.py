@@ -86,12 +86,12 @@ def test_rows_that_arrow_writes_are_as_those_that_it_does_not(monkeypatch, text)
 
 @pytest.mark.parametrize("every", [2, 40, 399])
 @pytest.mark.parametrize("text", ["é\x7f", 'a"', "\\", "\x1f"])
-def test_json_lines_are_as_python_writes_them(every, text):
+def test_json_lines_have_each_number_and_text(every, text):
     odd = cycle([1e-5, -3e-7, 5e-324, 1e16, 1e300, 2.0, 1234567890123.0])
     floats = [next(odd) if n % every in (0, 1) else None if n % 7 == 3 else n + 0.125 for n in range(400)]
     rows = [{"x": x, "v": [x or 0.0, 1e-9], "t": text if n == 5 else f"{n}"} for n, x in enumerate(floats)]
-    written = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    assert b"".join(lines_of([pyarrow.Table.from_pylist(rows)])).decode() == written
+    lines = b"".join(lines_of([pyarrow.Table.from_pylist(rows)])).splitlines()
+    assert repr(list(map(json.loads, lines))) == repr(rows)
 
 
 def test_a_lonely_null_is_a_row(tmp_path):

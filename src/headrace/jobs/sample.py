@@ -26,12 +26,10 @@ from headrace.rows.values import is_text
 
 _BYTES = 1 << 25
 """How much of the input is read."""
-_COUNTED_BYTES = 1 << 30
-"""Local text of this size is counted, not estimated."""
 _FILES = 64
 """From how many files rows are taken."""
 _MOST_ROWS = 100_000
-_STRATA, _STRIPS = 16, 32
+_STRATA = 16
 _LONGEST = 1 << 20
 _ROWS_AT_ONCE = 1 << 13
 
@@ -163,25 +161,20 @@ def _of_text(source: Source, share: float, limit: int | None) -> _RowsOfFile:
     with open_source(source) as file:
         records = _records(source, file)
         header = next(records, b"") if source.format == "csv" else b""
+        kind = (source.format, source.delimiter, compression, header)
         if size is None or share == 1:
             some = list(islice(records, limit))
-            return _RowsOfFile((source.format, source.delimiter, compression, header), some, len(some), is_exact=True)
-        some = list(_up_to(records, share * size / _STRIPS))
-        has_long_fields = any(record.count(b"\n") > 1 for record in some)
-        if compression or is_remote(source.path) or has_long_fields:  # from whose middle it cannot be read
-            some += _up_to(records, share * size)
-            read = positions[source.path].file.tell()
-        else:
-            for strip in range(1, _STRIPS):
-                file.seek(size * strip // _STRIPS)
-                file.readline()  # of which only the end is here
-                some += _up_to(_records(source, file), share * size / _STRIPS)
-            read = sum(map(len, some))
-    rows = round(len(some) * size / max(1, read))
-    is_exact = not compression and not is_remote(source.path) and size <= _COUNTED_BYTES
-    if is_exact:
-        rows = sum(one.part.rows for _, one in Splits([source], 1) if one.part is not None)
-    return _RowsOfFile((source.format, source.delimiter, compression, header), some, rows, is_exact)
+            return _RowsOfFile(kind, some, len(some), is_exact=True)
+        parts = [part for _, one in Splits([source], _STRATA) if (part := one.part) is not None]
+        if not parts:  # it can only be read from its beginning
+            some = list(_up_to(records, share * size))
+            read = positions[source.path].file.tell() if compression else sum(map(len, some))
+            return _RowsOfFile(kind, some, round(len(some) * size / max(1, read)), is_exact=False)
+        some = []
+        for part in parts:
+            file.seek(part.start)
+            some += _up_to(_records(source, file), share * (part.stop - part.start))
+    return _RowsOfFile(kind, some, sum(part.rows for part in parts), is_exact=True)
 
 
 def _up_to(records: Iterator[bytes], size: float) -> Iterator[bytes]:

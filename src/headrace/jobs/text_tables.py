@@ -31,8 +31,8 @@ _PLAIN_NAME = re.compile(r"[\w.-]+", re.ASCII)
 """Names of columns that need no quotes in CSV."""
 _SPACE, _QUOTE_MARK, _BACKSLASH = b' "\\'
 """JSON escapes the last two, and what comes before the first."""
-_SMALL, _LARGE = 1e-4, 1e10
-"""From where on Arrow writes floats with an exponent, and Python does not."""
+_LARGE = 1e10
+"""From where on Arrow writes floats with an exponent."""
 _NO_LENGTH = array_of([0], pyarrow.int64()).cast(pyarrow.int32())
 _NO_TEXT = pyarrow.nulls(1, pyarrow.string())[0]
 _NOTHING, _QUOTE, _NULL, _WHOLE = map(text_scalar, ("", '"', "null", ".0"))
@@ -115,9 +115,8 @@ def _as_arrow_writes(names: Sequence[str], delimiter: str, table: Any) -> bytes 
         if _TYPES.is_list(column.type):
             return None
         if _TYPES.is_floating(column.type):
-            numbers = numbers_of(column.combine_chunks().fill_null(NAN))
-            whole = numpy.rint(numbers) == numbers
-            if not whole.all() or numpy.abs(numbers).max() >= _LARGE or numpy.signbit(numbers[numbers == 0]).any():
+            numbers, whole = _numbers(column.combine_chunks())
+            if not whole.all() or numpy.signbit(numbers[numbers == 0]).any():
                 unlike |= whole
             else:
                 column = column.cast(pyarrow.int64()).cast(_DECIMAL)
@@ -162,7 +161,7 @@ def _csv_column(column: Any) -> Any:
     if _TYPES.is_list(column.type):
         return _together(_QUOTE, _texts(column), _QUOTE)
     if not _TYPES.is_string(column.type):
-        return _texts(column, small=0)
+        return _texts(column)
     if b'"' in _content_of(column):
         column = pyarrow.compute.replace_substring(column, '"', '""')
     return _together(_QUOTE, column, _QUOTE)
@@ -189,11 +188,21 @@ def _json_texts(column: Any) -> Any:
     return texts.fill_null(_NULL) if texts.null_count else texts
 
 
-def _texts(column: Any, small: float = _SMALL) -> Any:
+def _texts(column: Any) -> Any:
     """A column as JSON has it, but for texts; null where there is nothing."""
-    if _TYPES.is_floating(column.type):
-        return _texts_of_floats(column, small)
-    return _texts_of_lists(column) if _TYPES.is_list(column.type) else column.cast(pyarrow.string())
+    if _TYPES.is_list(column.type):
+        return _texts_of_lists(column)
+    texts = column.cast(pyarrow.string())
+    if not _TYPES.is_floating(column.type):
+        return texts
+    _, whole = _numbers(column)
+    return pyarrow.compute.if_else(numbers_as_array(whole), _together(texts, _WHOLE), texts) if whole.any() else texts
+
+
+def _numbers(column: Any) -> tuple[Any, Any]:
+    """Floats as an array, NaN for nulls, and which of them Arrow writes as it does integers."""
+    numbers = numbers_of(column.fill_null(NAN))
+    return numbers, (numpy.rint(numbers) == numbers) & (numpy.abs(numbers) < _LARGE)
 
 
 def _quoted(column: Any) -> Any:
@@ -211,22 +220,3 @@ def _texts_of_lists(column: Any) -> Any:
     numbers = pyarrow.ListArray.from_arrays(offsets, _json_texts(pyarrow.compute.list_flatten(column)))
     texts = _together(_OPENS, pyarrow.compute.binary_join(numbers, _COMMA), _CLOSES)
     return pyarrow.compute.if_else(column.is_valid(), texts, _NO_TEXT) if column.null_count else texts
-
-
-def _texts_of_floats(column: Any, small: float = _SMALL) -> Any:
-    """Floats as Python's ``repr`` writes them; Arrow's text differs for whole, very small and very large numbers.
-
-    With ``small`` 0, numbers with a fraction are as Arrow writes them.
-    """
-    numbers = numbers_of(column.fill_null(NAN))
-    texts = column.cast(pyarrow.string())
-    whole = numpy.rint(numbers) == numbers
-    if whole.any():
-        longer = _together(texts, _WHOLE)
-        texts = longer if whole.all() else pyarrow.compute.if_else(numbers_as_array(whole), longer, texts)
-    sizes = numpy.abs(numbers)
-    differs = ((sizes < small) & (sizes > 0)) | ((sizes >= _LARGE) & (whole | (small > 0)))
-    if not differs.any():
-        return texts
-    others = array_of(list(map(repr, numbers[differs].tolist())), pyarrow.string())
-    return pyarrow.compute.replace_with_mask(texts, numbers_as_array(differs), others)
