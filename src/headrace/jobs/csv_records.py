@@ -13,6 +13,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
@@ -136,7 +137,8 @@ def _type_of(fields: Iterable[str | None], *, commas: bool) -> str:
     texts = [field.strip() for field in known]
     if texts and all(_fits(NESTED, text) for text in texts):
         return NESTED
-    if any(map(_CODE.match, texts)) or any(map(_is_quoted_text, known)):
+    are_quoted_texts = (isinstance(field, Quoted) and not _NEEDS_QUOTES.search(field) for field in known)
+    if any(map(_CODE.match, texts)) or any(are_quoted_texts):
         return TEXT
     most = max(1, len(texts) // 20)
     kinds = (*_GUESSED, COMMA) if commas and any(map(_DECIMAL_COMMA.search, texts)) else _GUESSED
@@ -145,16 +147,11 @@ def _type_of(fields: Iterable[str | None], *, commas: bool) -> str:
     return kind if unfit[kind] <= most and 2 * unfit[kind] < len(texts) else TEXT
 
 
-def _is_quoted_text(field: str) -> bool:
-    return isinstance(field, Quoted) and not _NEEDS_QUOTES.search(field)
-
-
 def _fits(kind: str, text: str) -> bool:
-    try:
+    with suppress(ValueError):
         value_of(kind, text)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def value_of(kind: str, text: str) -> Any:
@@ -192,18 +189,15 @@ class CsvRecords:
         Raises:
             ValueError: the header cannot be read, or has a name twice.
         """
-        for header in self._records:
-            if isinstance(header, Exception):
-                raise ValueError(f"the header cannot be read: {header}")
-            if header:
-                twice = sorted({name for name in header if header.count(name) > 1})
-                if twice:
-                    raise ValueError(
-                        f"the header has {', '.join(map(repr, twice))} twice, and a row can have it once only; rename "
-                        "one of them in the header"
-                    )
-                return header
-        return []
+        header = next((fields for fields in self._records if fields), None) or []
+        if isinstance(header, Exception):
+            raise ValueError(f"the header cannot be read: {header}")
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            raise ValueError(
+                f"the header has {', '.join(map(repr, twice))} twice, and a row can have it once only; rename one of "
+                "them in the header"
+            )
+        return header
 
     def rows(self, header: list[str], types: Mapping[str, str]) -> Iterator[Record]:
         """The remaining records; empty lines are left out, and one with a field that does not fit is broken."""
@@ -286,14 +280,12 @@ class CsvRecords:
         """The error of a refused record; first reads the remaining lines of that record."""
         if self._is_at_end:
             return ValueError("a quote is never closed, so that this record goes on to the end of the file")
-        # The strict reader stopped in the middle of the record. A lenient one, given the same lines, finds its end.
-        next(csv.reader(self._harmless(), delimiter=self._delimiter), None)
+        # The strict reader stopped in the middle of the record. A lenient one, given the same lines and those that
+        # follow, with quotes as the only special characters, finds its end.
+        lines = chain(self._record[:], self._texts)
+        harmless = (line.rstrip("\r\n").translate(_TROUBLE) + "\n" for line in lines)
+        next(csv.reader(harmless, delimiter=self._delimiter), None)
         return error
-
-    def _harmless(self) -> Iterator[str]:
-        """The lines of the current record and those that follow, with quotes as the only special characters."""
-        for line in chain(self._record[:], self._texts):
-            yield line.rstrip("\r\n").translate(_TROUBLE) + "\n"
 
     def _broken(self, error: Exception) -> BrokenLine:
         return BrokenLine("".join(self._record).rstrip("\r\n"), self._path, self._first, error, read_as=self._read_as)

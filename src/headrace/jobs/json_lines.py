@@ -13,6 +13,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -217,8 +218,8 @@ class _Shape:
         for name in names:
             values = [row[name] for row in rows if row.get(name) not in (None, [])]
             kinds[name] = Counter(map(_kind_of, values)).most_common(1)[0][0] if values else type(None)
-        is_known = _KINDS.keys() >= set(kinds.values()) and not any(map(_needs_escapes, names))
-        return cls(kinds) if is_known else None
+        are_plain = all(json.dumps(name, ensure_ascii=False) == f'"{name}"' and is_utf8(name) for name in names)
+        return cls(kinds) if are_plain and _KINDS.keys() >= set(kinds.values()) else None
 
     def match(self, lines: Any) -> Any:
         """Which lines have this shape, as an array; None if that cannot be said."""
@@ -259,16 +260,11 @@ def _lines_of(text: bytes) -> Any:
     )
 
 
-def _needs_escapes(name: str) -> bool:
-    return json.dumps(name, ensure_ascii=False) != f'"{name}"' or not is_utf8(name)
-
-
 def _row_or_none(line: bytes) -> Row | None:
-    try:
+    with suppress(ValueError, RecursionError):
         row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if type(row) is dict else None
+        return row if type(row) is dict else None
+    return None
 
 
 def records_of(source: Source, lines: Sequence[bytes], first: int) -> list[Record]:

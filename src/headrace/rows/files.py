@@ -105,7 +105,8 @@ def _read_ahead(rows: Iterable[tuple[Any, T]]) -> Iterator[tuple[Any, T]]:
         for item in rows:
             row, its_size = item[0], 0
             if isinstance(row, FileRow):
-                threads = threads or ThreadPoolExecutor(_threads_for(row["path"]), "headrace-reads-files")
+                many = _REMOTE_THREADS if is_uri(row["path"]) else max(2, os.cpu_count() or 1)
+                threads = threads or ThreadPoolExecutor(many, "headrace-reads-files")
                 row.read_on(threads)
                 its_size = int(row.get("size") or 0)
             waiting.append((item, its_size))
@@ -120,7 +121,3 @@ def _read_ahead(rows: Iterable[tuple[Any, T]]) -> Iterator[tuple[Any, T]]:
     finally:
         if threads is not None:  # what was handed out may still be read
             threads.shutdown(wait=not is_whole, cancel_futures=not is_whole)
-
-
-def _threads_for(path: str) -> int:
-    return _REMOTE_THREADS if is_uri(path) else max(2, os.cpu_count() or 1)

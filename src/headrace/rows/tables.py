@@ -108,16 +108,11 @@ def _computed_in_batches(lazy: Any) -> Any:
 
 
 def _refuse_what_is_no_iterable_of_elements(given: Any) -> None:
-    """Refuses strings and mappings: iterating them yields characters or keys, not elements."""
-    if isinstance(given, str | bytes | bytearray):
-        problem = f"a {type(given).__name__}, which would be taken for its letters: put a single element into a list"
-    elif isinstance(given, Mapping):
-        problem = "a mapping, which would be taken for its keys: put a single element into a list"
-    elif not hasattr(type(given), "__iter__") and not hasattr(type(given), "__getitem__"):
-        problem = f"{given!r:.80}"
-    else:
-        return
-    raise ConfigurationError(f"predict needs an iterable of elements, not {problem}.")
+    """Refuses strings and mappings, too: iterating them yields characters or keys, not elements."""
+    is_one = isinstance(given, str | bytes | bytearray | Mapping)
+    if is_one or not (hasattr(type(given), "__iter__") or hasattr(type(given), "__getitem__")):
+        problem = f"a {type(given).__name__}: put a single element into a list" if is_one else f"{given!r:.80}"
+        raise ConfigurationError(f"predict needs an iterable of elements, not {problem}.")
 
 
 def _in_blocks(handler: Any, table: Any, request: InferenceRequest, examples: Examples) -> Elements | None:

@@ -30,13 +30,12 @@ def as_rows(batch: Any) -> list[dict[str, Any]]:
         Exception: Python cannot represent a value.
     """
     if hasattr(batch, "iloc"):
-        columns = [values_of_series(batch.iloc[:, place]) for place in range(batch.shape[1])]
-        return [dict(zip(batch.columns, row, strict=True)) for row in zip(*columns, strict=True)]
-    names = batch.schema.names
-    if not names:
-        rows: list[dict[str, Any]] = batch.to_pylist()
-        return rows
-    return [dict(zip(names, row, strict=True)) for row in zip(*map(as_values, batch.columns), strict=True)]
+        names, columns = batch.columns, [values_of_series(batch.iloc[:, place]) for place in range(batch.shape[1])]
+    else:
+        names, columns = batch.schema.names, list(map(as_values, batch.columns))
+    if not columns:
+        return [{} for _ in range(len(batch))]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def values_of_series(series: Any) -> list[Any]:
