@@ -204,7 +204,7 @@ class LocalLoad:
             loaded, event = self._load()
         except Exception as error:
             self.error = error
-            return Exported(encoded(raised(Caught.of(error), [], loading=True)))
+            return Exported(encoded(raised(Caught.of(error), [])))
         done = encoded(Response(Done([], [], [], [])))
         is_held, what = _is_held_elsewhere(loaded), "copying it failed"
         try:

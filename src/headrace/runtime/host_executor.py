@@ -161,9 +161,9 @@ class HostExecutor:
                 yield from self._done(part, one[0], one[1])
             elif isinstance(one[0], Raised):
                 self._report(one[0].events)
-                if one[0].loading:
-                    self._observer.on_event(BatchFailed(self._label(part.work), part.batch.total, one[0].caught.error))
                 yield from self._give_up(part, one[0].caught)
+                # Not raised, so the model could not be loaded.
+                self._observer.on_event(BatchFailed(self._label(part.work), part.batch.total, one[0].caught.error))
         if not succeeded:
             self._breaker(task.work).record(succeeded=False)
 

@@ -89,7 +89,7 @@ class HostedModels:
         """Sends a request; the response is known at once if rows cannot be pickled or the load has just failed."""
         standing = self._record(work).current_error()
         if standing is not None:
-            return Raised(Caught(standing, []), [], loading=True)
+            return Raised(Caught(standing, []), [])
         try:
             return self._hosts.submit(work, rows)
         except (HostError, OSError, MemoryError):  # the machine's fault, not the rows'
@@ -118,7 +118,7 @@ class HostedModels:
             if isinstance(result, HostFailure) and result.snapshot.activity is Activity.LOADING:
                 error = self._load_lost(result, work.model)
                 again = record.failed(error, result.snapshot.seconds, timed_out=result.timed_out)
-                call = self._hosts.submit(work, rows) if again else Raised(Caught(error, []), [], loading=True)
+                call = self._hosts.submit(work, rows) if again else Raised(Caught(error, []), [])
                 continue
             if isinstance(result, HostFailure):
                 return result, []

@@ -111,7 +111,6 @@ class Raised(NamedTuple):
 
     caught: Caught
     events: list[Event]
-    loading: bool = False
 
 
 class Unreadable(NamedTuple):
@@ -161,19 +160,15 @@ class BatchRequestHandler(RequestHandler):
         try:
             progress.mark(Activity.LOADING)
             worker = self._opened(progress)
-        except DeviceLostError as error:
-            return _device_lost(error, progress)
-        except Exception as error:
-            return raised(Caught.of(error), events, loading=True)
-        steps = _HostSteps(worker.access, events, OperationMarks(progress, head.injected_failures))
-        try:
-            outcomes = _run(worker, steps, head, rows)
+            steps = _HostSteps(worker.access, events, OperationMarks(progress, head.injected_failures))
+            try:
+                outcomes = _run(worker, steps, head, rows)
+            finally:
+                worker.session.report_events(events)
         except DeviceLostError as error:
             return _device_lost(error, progress)
         except Exception as error:
             return raised(Caught.of(error), events)
-        finally:
-            worker.session.report_events(events)
         return _done(head, outcomes, events, steps.observations)
 
     def unreadable(self, error: Exception) -> Response:
@@ -313,9 +308,9 @@ def _done(
     return Response(done, rows, tags, reducers, echoes=not work.preprocess)  # which may modify elements in place
 
 
-def raised(caught: Caught, events: list[Event], *, loading: bool = False) -> Response:
+def raised(caught: Caught, events: list[Event]) -> Response:
     """The response that an exception is."""
-    return Response(Raised(caught, events, loading), reducers=exception_reducers([caught.error], events))
+    return Response(Raised(caught, events), reducers=exception_reducers([caught.error], events))
 
 
 def _device_lost(error: Exception, progress: Progress) -> Response:
