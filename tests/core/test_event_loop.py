@@ -47,25 +47,6 @@ def test_forked_child_has_a_loop_of_its_own():
 PLACE = contextvars.ContextVar("place", default="nowhere")
 
 
-async def moved_to(place):
-    """Where it was before; it is at the place, also after it has waited."""
-    before = PLACE.get()
-    PLACE.set(place)
-    await asyncio.sleep(0)
-    assert PLACE.get() == place
-    return before
-
-
-def test_coroutines_of_one_task_have_contexts_of_their_own():
-    async def one_after_the_other():
-        PLACE.set("home")
-        context = contextvars.copy_context()
-        found = [await in_context(context.copy(), moved_to(place)) for place in ("abroad", "away")]
-        return found, PLACE.get()
-
-    assert asyncio.run(one_after_the_other()) == (["home", "home"], "home")
-
-
 def test_what_is_raised_goes_into_a_coroutine_with_another_context_and_out_of_it():
     async def stubborn():
         try:
