@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from headrace.core.arrays import Stacked
 from headrace.ipc.columns import NOTHING_KNOWN, Columns, KnownColumns, RowDecoder, RowEncoder
@@ -24,25 +24,16 @@ _ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector load."""
 
 
-class _Head(Protocol):
-    def plain(self) -> tuple[Any, ...] | None:
-        """What to send instead: numbers, texts, None, and lists and tuples of those; None: the object itself."""
-        ...
-
-    @classmethod
-    def of_plain(cls, plain: Any) -> _Head:
-        """The same object again."""
-        ...
+_HEADS: dict[str, Any] = {}
+_T = TypeVar("_T", bound=type)
 
 
-_HEADS: dict[str, type[_Head]] = {}
-_H = TypeVar("_H", bound=_Head)
-
-
-def sent_as_plain_values(kind: type[_H]) -> type[_H]:
+def sent_as_plain_values(kind: _T) -> _T:
     """Class decorator: as a message's head, an object is sent as its class's name and plain values, if it can be.
 
-    To pickle and to find a class takes longer than the rest of a small message. Both processes must have imported it.
+    Its ``plain`` returns numbers, texts, None, and lists and tuples of those, of which ``of_plain`` makes it again; or
+    None: it is pickled. To pickle and to find a class takes longer than the rest of a small message. Both processes
+    must have imported it.
     """
     _HEADS[kind.__name__] = kind
     return kind

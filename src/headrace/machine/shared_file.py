@@ -77,15 +77,11 @@ class SharedFile:
         """Gives the byte back."""
         fcntl.lockf(self.file, fcntl.LOCK_UN, 1, byte)
 
-    def remove_unless_used(self) -> None:
-        """Removes the file if no other process uses it, and the directory if it is then empty."""
-        _remove_unless_used(self.path, self.file)
-
     def leave(self) -> None:
         """Ends a use of the file, which the last one in this process closes, and the last one of all removes."""
         with FILES.lock:  # no other thread may open the file now
             if self in FILES.values() and FILES.close(self.path) is not None:  # else it is the parent's
-                self.remove_unless_used()
+                _remove_unless_used(self.path, self.file)
                 os.close(self.file)
 
 
@@ -170,6 +166,7 @@ def _lock(file: int, kind: int, byte: int) -> bool:
 
 
 def _remove_unless_used(path: str, file: int) -> None:
+    """Removes a file if no other process uses it, and the directory if it is then empty."""
     with contextlib.suppress(OSError):
         fcntl.lockf(file, fcntl.LOCK_UN, 1, _USED)  # so that the last of two that end together sees no user
         if _lock(file, fcntl.LOCK_EX, _USED) and is_at(file, path):
@@ -315,7 +312,7 @@ UNUSABLE = (OSError, ConfigurationError)
 def _remove_all() -> None:
     """As the process ends: sessions may still be open, since engines close few of them."""
     for file in FILES.values():
-        file.remove_unless_used()
+        _remove_unless_used(file.path, file.file)
 
 
 def _forget() -> None:
