@@ -16,7 +16,6 @@ from headrace.failures.breaker import (
     TIMEOUTS,
     CircuitBreaker,
     LoadPolicy,
-    ProbeSchedule,
     Probing,
     survive_one_death,
 )
@@ -119,15 +118,15 @@ def test_calls_spent_on_a_dead_model_are_bounded(size):
 
 
 def test_probes_pause_for_a_second_and_for_nine_times_as_long_as_they_took():
-    schedule = ProbeSchedule()
-    assert schedule.begins(5.0)
-    assert not schedule.begins(1000.0)  # the first one is not over
-    schedule.ended(5.05)
-    assert not schedule.begins(6.0)
-    assert schedule.begins(6.1)
-    schedule.ended(8.1)
-    assert not schedule.begins(26.0)
-    assert schedule.begins(26.2)
+    breaker = CircuitBreaker()
+    assert breaker.begins_try(5.0)
+    assert not breaker.begins_try(1000.0)  # the first one is not over
+    breaker.end_try(5.05)
+    assert not breaker.begins_try(6.0)
+    assert breaker.begins_try(6.1)
+    breaker.end_try(8.1)
+    assert not breaker.begins_try(26.0)
+    assert breaker.begins_try(26.2)
 
 
 ERROR, ANOTHER = RuntimeError("one"), RuntimeError("another")

@@ -35,9 +35,9 @@ TIMEOUTS = Probing(3, 1)
 _GOLDEN = 0.6180339887
 """The golden ratio's fraction: the fractional parts of its multiples are spread evenly, however many there are."""
 _PAUSE_FACTOR = 10
-"""The pause is at least this many times the last attempt, so that failing loads take at most a tenth of the time."""
+"""A pause is about this many times the last attempt, so that what fails takes at most a tenth of the time."""
 _SHORTEST_SECS = 1.0
-"""The pause after the first load that raises; each further one in a row doubles it."""
+"""The shortest pause; each further load in a row that raises doubles it."""
 _LONGEST_SECS = 300.0
 """Where doubling ends; the pause is longer only if loading itself takes long."""
 
@@ -57,6 +57,8 @@ class CircuitBreaker:
         self.failed_in_a_row = 0
         self._probed = 0
         """How many elements have been probed since it opened."""
+        self._began, self._due = 0.0, -math.inf
+        """When the last try has begun, and the next one may begin."""
 
     @property
     def is_open(self) -> bool:
@@ -82,35 +84,22 @@ class CircuitBreaker:
             self._probed += count
         return sorted((first + size * number // count) % size for number in range(count))
 
+    def begins_try(self, now: float) -> bool:
+        """Whether to try the model while it is open, although a fallback answers; ``end_try`` has to follow.
 
-class ProbeSchedule:
-    """When to try a model whose breaker is open, while a fallback answers in its place. Thread-safe.
-
-    Tries begin at most once a second, one at a time, and take at most a tenth of the time: a model that hangs is tried
-    less often than one that raises. Pure: the time is a parameter, in seconds.
-    """
-
-    _SHORTEST_PAUSE_SECS = 1.0
-    _PAUSE = 9
-    """How many times as long as a try the pause after it lasts, at least."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._began = 0.0
-        self._due = -math.inf
-
-    def begins(self, now: float) -> bool:
-        """Whether the caller is to try the model now; ``ended`` has to follow."""
+        Tries begin at most once a second, one at a time, and take at most a tenth of the time: a model that hangs is
+        tried less often than one that raises. Times are in seconds.
+        """
         with self._lock:
             if now < self._due:
                 return False
             self._began, self._due = now, math.inf
             return True
 
-    def ended(self, now: float) -> None:
+    def end_try(self, now: float) -> None:
         """The try is over."""
         with self._lock:
-            self._due = now + max(self._SHORTEST_PAUSE_SECS, self._PAUSE * (now - self._began))
+            self._due = now + max(_SHORTEST_SECS, (_PAUSE_FACTOR - 1) * (now - self._began))
 
 
 def survive_one_death(attempt: Callable[[], T], is_death: Callable[[T], bool]) -> T:

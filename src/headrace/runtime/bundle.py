@@ -285,7 +285,7 @@ class BypassExecutor:
         model = self._session.models[name]
         if name in self._concurrent or not model.breaker.is_open:
             return self._executor.submit(name, batch)
-        if not model.probing.begins(self._now()):
+        if not model.breaker.begins_try(self._now()):
             return self._passed_on(name, batch)
         try:
             outcomes = [*self._executor.submit(name, batch)]
@@ -293,7 +293,7 @@ class BypassExecutor:
                 outcomes.extend(self._executor.collect())
             return outcomes
         finally:
-            model.probing.ended(self._now())
+            model.breaker.end_try(self._now())
 
     def _passed_on(self, name: Any, batch: AnyBatch) -> list[Outcome]:
         outcomes: list[Outcome] = []

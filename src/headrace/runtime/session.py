@@ -26,7 +26,7 @@ from headrace.core.model_cache import ModelCache, ResidentModels, Slot
 from headrace.core.phases import Phase, during
 from headrace.core.registry import Registry
 from headrace.core.request_context import RowCost
-from headrace.failures.breaker import CircuitBreaker, LoadPolicy, ProbeSchedule
+from headrace.failures.breaker import CircuitBreaker, LoadPolicy
 from headrace.failures.device import device_loss
 from headrace.failures.retry import RetryBudget
 from headrace.hosts.system import why_no_hosts
@@ -90,7 +90,6 @@ class SessionModel:
         cache_key: its name in the model cache.
         sizes: determines the sizes of its batches.
         breaker: whether its batches fail in a row.
-        probing: when to try it while they do, and a fallback answers in its place.
         loads: whether it may be loaded now.
     """
 
@@ -102,7 +101,6 @@ class SessionModel:
         self.size_of: Callable[[Batch | ColumnarBatch], float] = attrgetter(size)
         """A batch's size as ``sizes`` learns it: its weight, or the number of its elements or rows."""
         self.breaker = CircuitBreaker()
-        self.probing = ProbeSchedule()
         self.loads = LoadPolicy(spec.clock.time_ns)
 
 
