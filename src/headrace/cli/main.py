@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,8 +18,8 @@ from headrace import __version__
 from headrace.cli.console import ExitCode, report_error
 from headrace.cli.diff import DiffArgs, ReportArgs, run_diff, run_report
 from headrace.cli.doctor import run_doctor
-from headrace.cli.option import argument, command_of, option
-from headrace.cli.options import DoctorArgs, HandlersArgs, JobArgs, RetryArgs, RunArgs
+from headrace.cli.option import command_of
+from headrace.cli.options import DoctorArgs, HandlersArgs, JobArgs, MigrateArgs, RetryArgs, RunArgs
 from headrace.cli.quote import QuoteArgs, SimulateArgs, run_quote, run_simulate
 from headrace.cli.run import execute
 from headrace.cli.words import WITH_OPTIONS_OF_BEAM, FallbacksInOrder
@@ -63,25 +62,6 @@ def run_handlers(args: HandlersArgs) -> int:
     else:
         catalogue.show_handler(Console(), handlers[0])
     return 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class MigrateArgs:
-    """Move code over from apache_beam.ml.inference: rewrite its imports and attributes to Headrace's.
-
-    Shows the changes as a diff; --write makes them. Names without a counterpart stay Beam's. What it cannot know
-    (classes that are compared, names in text, dependencies) it lists as file:line: 'by hand' needs a change, a 'note'
-    does not.
-
-    Exit codes: 0 nothing is left to do by hand, 1 a file cannot be written, or with --check would change, 2 a wrong
-    argument, 3 something is left to do by hand.
-    """
-
-    paths: list[str] = argument("PATH", "Python files, notebooks, or folders of them.")
-    write: bool = option("Change the files; by default a diff shows what would change.", name="--write", default=False)
-    check: bool = option(
-        "Only name the files that would change; exit code 1 if there are any.", name="--check", default=False
-    )
 
 
 def run_migrate(args: MigrateArgs) -> int:

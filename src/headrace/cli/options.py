@@ -307,3 +307,22 @@ class HandlersArgs:
     )
     as_json: bool = option("Print JSON: a list of objects.", name="--json", default=False)
     markdown: bool = option("Print the whole table as Markdown.", name="--markdown", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MigrateArgs:
+    """Move code over from apache_beam.ml.inference: rewrite its imports and attributes to Headrace's.
+
+    Shows the changes as a diff; --write makes them. Names without a counterpart stay Beam's. What it cannot know
+    (classes that are compared, names in text, dependencies) it lists as file:line: 'by hand' needs a change, a 'note'
+    does not.
+
+    Exit codes: 0 nothing is left to do by hand, 1 a file cannot be written, or with --check would change, 2 a wrong
+    argument, 3 something is left to do by hand.
+    """
+
+    paths: list[str] = argument("PATH", "Python files, notebooks, or folders of them.")
+    write: bool = option("Change the files; by default a diff shows what would change.", name="--write", default=False)
+    check: bool = option(
+        "Only name the files that would change; exit code 1 if there are any.", name="--check", default=False
+    )
