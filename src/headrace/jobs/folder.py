@@ -34,13 +34,6 @@ _MANIFEST = ".headrace.json"
 _VERSION = 1
 
 
-def folder_output(path: str, dead_letters: str | None, *inputs: Any, keeps: bool) -> FolderOutput:
-    """The output in a folder: a local one may be resumed; arguments and errors are those of ``FolderOutput``."""
-    if not keeps and any(is_remote(absolute(one)) for one in (path, dead_letters or "")):
-        return FolderOutput(path, dead_letters, *inputs)
-    return LocalFolder(path, dead_letters, *inputs, keeps=keeps)
-
-
 class FolderOutput(Output):
     """The outputs of inputs, in a folder of any filesystem with a manifest of what each was made of.
 

@@ -38,12 +38,9 @@ _LINE = BrokenLine("", "", 0, ValueError()).row.keys()
 
 
 def completed(pieces: Iterable[tuple[Any, Any]], before: Callable[[Any], Any], total: int) -> Iterator[Any]:
-    """Dead letters that say where in the output of ``total`` rows their own belong.
+    """Tables of dead letters that say where in the output of ``total`` rows their own belong.
 
-    Args:
-        pieces: tables of dead letters, with the places of their rows in the input.
-        before: how many rows of the output come before the row at each of some places.
-        total: how many rows the output has.
+    ``before`` tells how many rows of the output come before the row at each of some places in the input.
     """
     for places, table in pieces:
         texts = [

@@ -11,8 +11,8 @@ from typing import Protocol
 from headrace.batching.lookahead import LengthOfTag
 from headrace.core.errors import ConfigurationError, as_type_name
 from headrace.jobs.earlier import Earlier
-from headrace.jobs.files import known_size
-from headrace.jobs.folder import FolderOutput, folder_output
+from headrace.jobs.files import absolute, known_size
+from headrace.jobs.folder import FolderOutput, LocalFolder
 from headrace.jobs.into import CompletedOutput, LetterOrder
 from headrace.jobs.job import Job, Report, cancelled, refuse_if_cancelled
 from headrace.jobs.letters import others_in
@@ -231,9 +231,11 @@ def _output(job: Job, order: LetterOrder | None) -> Output:
     if order is not None:
         return CompletedOutput(job.output, job.dead_letters, job.resume, order)
     if job.folder is not None:
-        return folder_output(
-            job.output, job.dead_letters, job.folder, job.sources, job.output_format, keeps=job.resume is not None
-        )
+        inputs = job.output, job.dead_letters, job.folder, job.sources, job.output_format
+        keeps = job.resume is not None
+        if not keeps and any(is_remote(absolute(one or "")) for one in inputs[:2]):
+            return FolderOutput(*inputs)
+        return LocalFolder(*inputs, keeps=keeps)
     if job.resume is not None:
         return ResumableOutput(job.output, job.dead_letters, job.resume)
     return Output(job.output, job.dead_letters)
