@@ -15,7 +15,6 @@ from PIL import Image
 
 from beam_compat import BeamCompatContract
 from headrace import ConfigurationError, NotYetHonouredWarning, PredictionCountError, PredictionResult, predict
-from headrace.core.errors import UnsupportedError
 from headrace.handlers.huggingface_inference import (
     HuggingFaceModelHandlerKeyedTensor,
     HuggingFaceModelHandlerTensor,
@@ -164,16 +163,13 @@ def test_bad_arguments_are_refused_with_the_cure():
     for complaint, arguments in {
         "needs model_uri and model_class": ("", CLASSIFIER, "pt"),
         "needs model_uri and .*model_class": ("m", None, "pt"),
-        "framework must be 'pt', not 'jax'": ("m", CLASSIFIER, "jax"),
-        "framework='tf' is not available.*load the same model with its Py": ("m", CLASSIFIER, "tf"),
-        "model_class=TFAutoModel is not available": ("m", "TFAutoModel", "pt"),
+        "framework must be 'pt', .* not 'tf'": ("m", CLASSIFIER, "tf"),
         "the name of one in transformers: 'AutoModell'": ("m", "AutoModell", "pt"),
-        "must be a class with from_pretrained": ("m", dict, "pt"),
+        "must be a class of PyTorch models with from_pretrained": ("m", dict, "pt"),
         "device must be 'CPU', 'GPU', or .*, not 'card'": ("m", CLASSIFIER, "pt", "card"),
     }.items():
         with pytest.raises(ConfigurationError, match=complaint) as raised:
             HuggingFaceModelHandlerKeyedTensor(*arguments)
-        assert isinstance(raised.value, UnsupportedError) == ("is not available" in complaint)
         assert isinstance(raised.value, RuntimeError) or "needs" not in complaint
     with pytest.warns(NotYetHonouredWarning, match=r"HandlerTensor\(inference_args=...\) has no effect"):
         HuggingFaceModelHandlerTensor("m", CLASSIFIER, inference_args={"output_attentions": True})

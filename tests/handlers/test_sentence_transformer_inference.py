@@ -147,10 +147,6 @@ def test_bad_arguments_are_refused_with_the_cure():
             SentenceTransformerModelHandler(**{"model_name": "m", **arguments})
 
 
-def test_length_of_a_text_ends_where_the_handler_cuts_it_off():
-    handler = SentenceTransformerModelHandler("m", max_seq_length=20)
-    length = pickle.loads(pickle.dumps(handler.default_length_fn()))
-    assert (length("a b"), length("word " * 10_000), length(None)) == (4, 20, 1)
-    assert SentenceTransformerModelHandler("m").default_length_fn()("word " * 10_000) > 10_000
-    assert make_plan(handler).batching.sorts
+def test_texts_are_sorted_by_length():
+    assert make_plan(SentenceTransformerModelHandler("m")).batching.sorts
     assert not make_plan(SentenceTransformerModelHandler("m", sort_by_length=False)).batching.sorts

@@ -86,18 +86,14 @@ def predict_arrays(
 ) -> Any:
     """Predicts for arrays, or arrays by the names of a model's inputs: calls the model once for those of one kind.
 
-    Numbers are converted to the dtypes that the model takes, as ``fitted`` does.
+    Numbers are converted to the dtypes that the model takes, as ``fitted`` does, whose errors name the input.
 
     Args:
-        batch: arrays, or lists of numbers, or dicts of them; or an array, or a dict of arrays, with a row for each
-            example.
+        batch: arrays, lists of numbers, or dicts of them; or an array, or a dict of arrays, with all rows.
         ask: calls the model on an array, or on a dict of arrays, with a row for each example.
         dtype: what the model takes of an array; None: any.
         inputs: the dtype, and the number of axes, of each input by its name; arrays of other names are left out.
         rows: turns an answer into one prediction for each row.
-
-    Raises:
-        TypeError, ValueError: an example cannot be converted; names the input.
     """
 
     def ask_by_name(arrays: Mapping[str, Array]) -> Any:

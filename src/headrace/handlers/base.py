@@ -98,14 +98,7 @@ class TakesColumns(FrameworkHandler[ExampleT, ModelT]):
 
 
 class EstimatorHandler(FrameworkHandler[ExampleT, ModelT]):
-    """For models that can be asked for more than predictions.
-
-    Args:
-        model_uri: path or URI of the model's file.
-        inference_fn: as of ``UriModelHandler``; the default one takes ``method`` and ``named``.
-        method: what the model is asked for: ``"predict"``, ``"predict_proba"``, ``"decision_function"`` or
-            ``"transform"``.
-        options: those of ``headrace.ModelHandler``.
+    """For models that can be asked for more than predictions; the default ``inference_fn`` takes the ``method``.
 
     Raises:
         ConfigurationError: there is no such method; or an ``inference_fn`` is given, which decides itself.

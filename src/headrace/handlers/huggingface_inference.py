@@ -23,7 +23,6 @@ with extra_required("huggingface"):
         as_class,
         by_example,
         most_numbers,
-        no_tensorflow,
         pretrained,
         reads_text,
         settled,
@@ -209,10 +208,8 @@ class HuggingFaceModelHandlerKeyedTensor(KeyedTensorExamples, _HuggingFaceModelH
         **options: Any,
     ) -> None:
         self._dtypes = column_dtypes(dtypes)
-        if framework == "tf":
-            raise no_tensorflow("framework='tf'")
         if framework != "pt":
-            raise ConfigurationError(f"framework must be 'pt', not {framework!r}.")
+            raise ConfigurationError(f"framework must be 'pt', since transformers is PyTorch's now, not {framework!r}.")
         super().__init__(
             model_uri, model_class, device, inference_fn=inference_fn, load_model_args=load_model_args, **options
         )

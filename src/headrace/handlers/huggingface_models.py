@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from headrace.core.errors import ConfigurationError, PredictionCountError, UnsupportedError, extra_required
+from headrace.core.errors import ConfigurationError, PredictionCountError, extra_required
 
 with extra_required("huggingface"):
     import torch
@@ -77,13 +77,11 @@ class PipelineTask(str, Enum):
 
 def as_class(model_class: Any) -> Any:
     """A class whose models run with PyTorch; a string names one in transformers."""
-    name = model_class if isinstance(model_class, str) else getattr(model_class, "__name__", "")
-    if name.startswith(("TF", "Flax")):
-        raise no_tensorflow(f"model_class={name}")
-    found = getattr(transformers, name, None) if isinstance(model_class, str) else model_class
+    found = getattr(transformers, model_class, None) if isinstance(model_class, str) else model_class
     if not hasattr(found, "from_pretrained"):
         raise ConfigurationError(
-            f"model_class must be a class with from_pretrained, or the name of one in transformers: {model_class!r}."
+            "model_class must be a class of PyTorch models with from_pretrained, or the name of one in transformers: "
+            f"{model_class!r}."
         )
     return found
 
@@ -172,15 +170,6 @@ def most_numbers(example: Any) -> int:
     if isinstance(example, Mapping):
         example = tuple(example.values())
     return max(map(most_numbers, example), default=1) if isinstance(example, tuple) else 1
-
-
-def no_tensorflow(asked: str) -> UnsupportedError:
-    """The error for a model of TensorFlow's, with the cure."""
-    return UnsupportedError(
-        asked,
-        "transformers 5 has no TensorFlow any more: load the same model with its PyTorch class (framework='pt'), or a "
-        "TensorFlow SavedModel or Keras file with headrace.handlers.tensorflow_inference",
-    )
 
 
 def reads_text(task: str) -> bool:

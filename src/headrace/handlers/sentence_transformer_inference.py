@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from headrace.core.conversion import only_text, text_length, to_results
@@ -98,15 +97,13 @@ class SentenceTransformerModelHandler(UriModelHandler[str, Any]):
         precision = (inference_args or {}).get("precision")
         if precision in _CALIBRATED and self._ranges is None:
             raise ConfigurationError(
-                f"precision={precision!r} needs quantization_ranges, since those of each batch would make a text's "
-                "vector depend on its neighbours: give the handler "
-                "quantization_ranges=numpy.stack([embeddings.min(axis=0), embeddings.max(axis=0)]) of the embeddings "
-                "of some typical texts, or the path of a .npy file with it."
+                f"precision={precision!r} needs quantization_ranges, or a text's vector would depend on others: "
+                "numpy.stack([embeddings.min(axis=0), embeddings.max(axis=0)]) of the embeddings of typical texts."
             )
 
     def default_length_fn(self) -> Callable[[Any], float] | None:
-        """About the tokens of a text, at most ``max_seq_length``: the texts of a batch are padded to the longest."""
-        return text_length if self._max_seq_length is None else partial(_length, self._max_seq_length)
+        """About the tokens of a text: those of a batch are padded to the longest."""
+        return text_length
 
     def example_from_row(self, row: Mapping[str, Any]) -> str:
         """The text in a row's only column; ValueError if there are several, or it is no text."""
@@ -153,10 +150,6 @@ class CrossEncoderModelHandler(SentenceTransformerModelHandler):
                 "score for a pair."
             )
         return model
-
-
-def _length(most: int, text: Any) -> int:
-    return min(most, text_length(text))
 
 
 def _as_ranges(given: Any) -> Any:

@@ -206,11 +206,6 @@ class XGBoostModelHandlerSciPy(XGBoostModelHandler[Any]):
     Args and errors are those of ``XGBoostModelHandler``.
     """
 
-    def get_num_bytes(self, batch: Sequence[Any]) -> int:
-        """Bytes of the stored elements and their indexes."""
-        matrices = [scipy.sparse.csr_matrix(matrix) for matrix in batch]
-        return sum(part.nbytes for matrix in matrices for part in (matrix.data, matrix.indices, matrix.indptr))
-
 
 class XGBoostModelHandlerDatatable(XGBoostModelHandler[Any]):
     """Predicts for datatable's frames; XGBoost, which no longer knows them, gets pandas frames.
