@@ -254,16 +254,16 @@ class HandlerEngine(Batches):
         model = handler.load_model()
         self._longest = getattr(model, "max_seq_length", None) or math.inf
         most = math.inf if batch_size else _CPU_TOKENS if torch.device(model.device).type == "cpu" else _GPU_TOKENS
-        super().__init__(partial(_predict, handler, model), batch_size, most)
+
+        def predict(batch: Sequence[_Waiting]) -> list[Any]:
+            found = handler.run_inference([one.given for one in batch], model, batch[0].options)
+            return [one.inference for one in found]
+
+        super().__init__(predict, batch_size, most)
 
     async def predict(self, example: Any, inference_args: Mapping[str, Any]) -> Any:
         """The prediction for an example."""
         return await self.answer(example, int(min(text_length(example), self._longest)), inference_args)
-
-
-def _predict(handler: ModelHandler[Any, PredictionResult, Any], model: Any, batch: Sequence[_Waiting]) -> list[Any]:
-    found = handler.run_inference([one.given for one in batch], model, batch[0].options)
-    return [one.inference for one in found]
 
 
 @torch.inference_mode()

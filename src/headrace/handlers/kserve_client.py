@@ -267,10 +267,10 @@ def _by_name(found: Sequence[tuple[str, Array]], wanted: Sequence[str]) -> dict[
     names = ", ".join(repr(name) for name, _ in found) or "none"
     if len(outputs) < len(found):
         raise PredictionCountError(f"the model answered with one output twice: {names}.")
-    missing = next((name for name in wanted if name not in outputs), None)
-    if missing is not None:
-        raise PredictionCountError(f"the model answered without the output {missing!r}; it has {names}.")
-    return {name: outputs[name] for name in wanted or outputs}
+    try:
+        return {name: outputs[name] for name in wanted or outputs}
+    except KeyError as missing:
+        raise PredictionCountError(f"the model answered without the output {missing}; it has {names}.") from None
 
 
 def server_of(url: Any, protocol: Any) -> tuple[str, bool]:

@@ -294,9 +294,9 @@ class OpenAIEmbeddingsModelHandler(_OpenAITextHandler):
         return {"input": [text]}
 
     def _reply_in(self, answer: Any, asked: Mapping[str, Any]) -> list[Any]:
-        is_wanted_so = asked.get("encoding_format") == "base64"
+        stays = asked.get("encoding_format") == "base64"
         found = [one.embedding for one in _in_order(answer.data, len(asked["input"]))]
-        return [one if is_wanted_so and isinstance(one, str) else _vector(one) for one in found]
+        return [one if stays and isinstance(one, str) else _vector(one) for one in found]
 
 
 def _vector(found: Any) -> Any:
