@@ -37,8 +37,8 @@ def with_headers(**headers):
     return ClientError(response=SimpleNamespace(headers=named))
 
 
-def caused_by(cause):
-    error = ClientError()
+def caused_by(cause, **attributes):
+    error = ClientError(**attributes)
     error.__cause__ = cause
     return error
 
@@ -84,6 +84,10 @@ def http_error(status, headers=()):
         (GrpcError("INTERNAL"), Verdict.FAILED, True),
         (GrpcError("DEADLINE_EXCEEDED"), Verdict.FAILED, True),
         (ClientError(status_code=408), Verdict.DECLINED, True),
+        (caused_by(ConnectionRefusedError(), status_code=500), Verdict.UNAVAILABLE, True),  # LiteLLM's, as the next
+        (caused_by(TimeoutError(), status_code=408), Verdict.FAILED, True),
+        (caused_by(TimeoutError(), status_code=400), Verdict.DECLINED, False),  # after a try that the client made
+        (caused_by(ConnectionRefusedError(), status_code=401), Verdict.NOTHING, False),
         (ValueError("anything"), Verdict.NOTHING, True),
         (ClientError(status_code=400), Verdict.DECLINED, False),
         (ClientError(status_code=401), Verdict.NOTHING, False),

@@ -8,6 +8,7 @@ import pytest
 
 from headrace.core.errors import EndpointError
 from virtual_requests import EACH, LATENCY, Failed, Scene
+from virtual_time import Loop
 
 _BEGINS, _ENDS = 4.0, 34.0
 """Of an outage."""
@@ -90,6 +91,21 @@ def test_requests_go_one_at_a_time_until_one_is_answered_although_others_have_ma
     assert times[-1] < 2
 
 
+class Timer:
+    """As uvloop's, of a class of its own."""
+
+    def __init__(self, timer):
+        self.cancel, self.when = timer.cancel, timer.when
+
+
+@pytest.mark.parametrize("kind", [Timer, lambda timer: timer], ids=["uvloop's", "asyncio's"])
+def test_others_wait_while_the_first_request_pauses_whatever_the_loops_timers_are(kind, monkeypatch):
+    call_later = Loop.call_later
+    monkeypatch.setattr(Loop, "call_later", lambda self, *args: kind(call_later(self, *args)))
+    found = Scene(lambda element, now, before: Failed(503) if before < 4 else None).play_bundle(10)
+    assert [element for _, element in found.sent[:5]] == [0] * 5
+
+
 def test_endpoint_that_never_works_is_not_asked_for_ever():
     found = Scene(lambda element, now, before: Failed(500)).play_bundle(3000)
     assert len(found.failed) == 3000
@@ -125,9 +141,9 @@ def test_host_that_goes_away_fails_what_waited_for_too_long():
     assert 1 < len({id(found.ended[element][1].error) for element in found.failed}) == len(found.failed) < 100
 
 
-def test_host_that_was_never_there_is_known_from_the_error_that_the_clients_own_was_raised_after():
+@pytest.mark.parametrize("error", [OSError("the client has failed"), Failed(500)], ids=["no status", "as LiteLLM's"])
+def test_host_that_was_never_there_is_known_from_the_error_that_the_clients_own_was_raised_after(error):
     def refuse(element, now, before):
-        error = OSError("the client has failed")
         error.__context__ = ConnectionRefusedError("gone")
         return error
 

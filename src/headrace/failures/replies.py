@@ -101,14 +101,17 @@ def _asked(retry_filter: Callable[[Exception], bool], error: Exception) -> bool:
 
 
 def verdict_of(error: BaseException) -> Verdict:
-    """What the error says about the endpoint: by its status, or else by what led to it."""
+    """What the error says about the endpoint: by its status, or else by what led to it.
+
+    LiteLLM gives errors of connections a status, 500 or 408: these say less than that a connection was lost.
+    """
     statuses = statuses_of(error)
-    for verdict, of_verdict in _VERDICTS.items():
-        if statuses & of_verdict:
-            return verdict
+    found = next((verdict for verdict, of_verdict in _VERDICTS.items() if statuses & of_verdict), Verdict.NOTHING)
+    if found in (Verdict.REFUSED, Verdict.UNAVAILABLE) or statuses & _FINAL:
+        return found
     if is_unreachable(error):
         return Verdict.UNAVAILABLE
-    return Verdict.FAILED if any(map(is_lost, causes(error, suppressed=True))) else Verdict.NOTHING
+    return Verdict.FAILED if any(map(is_lost, causes(error, suppressed=True))) else found
 
 
 def is_unreachable(error: BaseException) -> bool:

@@ -57,7 +57,7 @@ class Dispatcher:
         self._needs_wakeup = True
         """Whether the next submit must wake the loop: it would leave at once."""
         self._calls: dict[EndpointCall, asyncio.Task[None] | asyncio.TimerHandle | None] = {}
-        """All that were admitted and are not over: with the task that performs it, or the timer that ends its pause."""
+        """All that are admitted and not over: with the task that does it, or the timer of its pause, of any class."""
         self._waiting = WaitingCalls(for_engine=rules.max_concurrent is not None)
         self._first: EndpointCall | None = None
         """What was refused last: until the endpoint has answered anything, others wait while it pauses."""
@@ -153,7 +153,7 @@ class Dispatcher:
                 self._deliver(call, usage.error)
         self._limit.client_is_busy = self._event_loop.is_busy()
         first = None if self._record.has_answered else self._first
-        awaited = first if first is not None and isinstance(self._calls.get(first), asyncio.TimerHandle) else None
+        awaited = first if first is not None and not isinstance(self._calls.get(first), asyncio.Task | None) else None
         ready = len(self._waiting) if awaited is None else 0
         left, wait = self._limit.take(now, ready)
         for _ in range(left):
