@@ -243,12 +243,11 @@ class AnthropicChatModelHandler(ChatHandler[anthropic.AsyncAnthropic]):
     """Asks Claude; examples, predictions and arguments are those of ``OpenAIChatModelHandler``, and ``max_tokens``.
 
     ``inference_args`` are those of Anthropic's ``messages.create``, such as ``thinking``; what only your endpoint knows
-    goes into ``extra_body``.
+    goes into ``extra_body``. Without ``url`` and ``api_key`` the worker's environment has them:
+    ``ANTHROPIC_BASE_URL``, else the address is Anthropic's, and ``ANTHROPIC_API_KEY``.
 
     Args:
         max_tokens: most tokens of an answer.
-        url: the API's address. None: ``ANTHROPIC_BASE_URL`` in the worker's environment, else Anthropic's.
-        api_key: the key, or a function that returns it. None: ``ANTHROPIC_API_KEY`` in the worker's environment.
     """
 
     gen_ai = ("chat", "anthropic")
