@@ -161,15 +161,15 @@ def test_what_the_cache_gave_is_worth_what_the_others_cost(figures: dict[str, An
     assert table["rows"] == [["from the cache", "5"]]
 
 
-def test_another_run_stands_beside(figures: dict[str, Any]) -> None:
-    now = report_figures({**FACTS, "seconds": FACTS["seconds"] + 1, "cost": None}, Timeline())
-    compared, *_ = tables(now, figures)
-    assert [(name, difference) for name, *_, difference in compared["rows"]][:3] == [
-        ("seconds", "1 s"),
-        ("rows", "0"),
-        ("failures", "0"),
-    ]
-    assert [name for name, *_ in compared["rows"]][3:] == ["rows/s"], "what is known"
+def test_differences_of_runs_have_intervals(figures: dict[str, Any], timeline: Timeline) -> None:
+    timeline.on_event(UsageReported("gpt", 1000, 50, 10, 0.5))
+    timeline.on_event(BatchCompleted("", 100, 0, 0.1))
+    compared, *_ = tables(report_figures(FACTS, timeline), figures)
+    differences = {name: difference for name, *_, difference in compared["rows"]}
+    assert "±" not in differences["rows"]
+    assert all("±" in differences[name] for name in ("seconds", "failures", "cost", "rows/s"))
+    compared, *_ = tables(figures, report_figures(FACTS, Timeline()))
+    assert [name for name, *_ in compared["rows"]] == ["seconds", "rows", "failures", "cost"], "what is known"
 
 
 def test_a_run_that_failed_at_once_has_a_page(timeline: Timeline) -> None:

@@ -6,10 +6,12 @@ Pictures take their colours from the page's style sheet.
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
+from statistics import fmean, stdev, variance
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _STYLE: Any = {
 }
 _INCHES = 9.0
 _LARGE = 1000.0
+_Z = 1.96
+"""Standard errors on both sides of a 95 % interval."""
 _OF_USAGE = ("Requests", "Tokens in", "Tokens out", "Cost")
 
 Figures = Mapping[str, Any]
@@ -113,14 +117,45 @@ def _forecast(figures: Figures) -> dict[str, Any]:
 
 def _comparison(figures: Figures, other: Figures) -> dict[str, Any]:
     rows = []
-    for name, unit in (("seconds", " s"), ("rows", ""), ("failures", ""), ("cost", "")):
+    for name, unit in (("seconds", "s"), ("rows", ""), ("failures", ""), ("cost", "")):
         one, before = figures[name], other[name]
         if one is not None and before is not None:
-            rows.append([name, *(f"{_number(value)}{unit}" for value in (before, one, one - before))])
-    rate, before = rows_per_second(figures), rows_per_second(other)
-    if rate and before:
-        rows.append(["rows/s", *map(_number, (before, rate, rate - before))])
-    return _table("Compared", ["", "Before", "Now", "Difference"], rows, f"Beside the run of {other['written']}.")
+            error = math.hypot(_error(name, figures), _error(name, other))
+            difference = f"{_number(one - before)}{f' ± {_number(_Z * error)}' if error else ''}"
+            rows.append([name, *(f"{value} {unit}" for value in (_number(before), _number(one), difference))])
+    (mean, error), (mean_before, error_before) = _rate(figures), _rate(other)
+    if mean and mean_before:  # a pipeline's metrics do not say when rows came
+        margin = _Z * math.hypot(error, error_before)
+        difference = f"{_number(mean - mean_before)} ± {_number(margin)}"
+        rows.append(["rows/s", _number(mean_before), _number(mean), difference])
+    caption = (
+        f"Beside the run of {other['written']}. ± is a 95 % interval: of time by how much the rate varied during the "
+        "runs, of failures and cost by which rows they had."
+    )
+    return _table("Compared", ["", "Before", "Now", "Difference"], rows, caption)
+
+
+def _error(name: str, figures: Figures) -> float:
+    """The standard error of a figure of a run: of what other rows of the kind, or another hour, would have given."""
+    if name == "seconds":
+        mean, error = _rate(figures)
+        return float(figures["seconds"] * error / mean) if mean else 0.0
+    if name == "cost":
+        requests = sum(used["requests"] for used in figures["usage"].values())
+        costs = [one[2] for one in figures["requests"]]
+        return stdev(costs) * math.sqrt(requests) if len(costs) > 1 else 0.0
+    return math.sqrt(figures[name]) if name == "failures" else 0.0
+
+
+def _rate(figures: Figures) -> tuple[float, float]:
+    """Rows a second while rows came out, and its standard error."""
+    line = figures["timeline"]
+    values: Sequence[float] = [rows / line["bin_seconds"] for rows in line["rows"]]
+    working = [place for place, value in enumerate(values) if value]
+    if not working:
+        return 0.0, 0.0
+    some = values[working[0] : working[-1] + 1]
+    return fmean(some), math.sqrt(variance(some) / len(some)) if len(some) > 1 else 0.0
 
 
 def rows_per_second(figures: Figures) -> float | None:
