@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from full_disk import full_disk
 from headrace.core.config import Spent
 from headrace.machine import shared_file
 from headrace.machine.shared_file import Shortage, open_budget_file, shared_board
+from toy_hosts import descriptors
 
 PREAMBLE = """
 import sys, time
@@ -176,6 +178,13 @@ def test_file_of_a_killed_run_stays_for_an_hour(spender, directory):
     os.utime(file, (long_ago, long_ago))
     shared_board("b").close()
     assert not os.path.exists(directory)
+
+
+def test_full_disk_has_no_budget_and_its_file_is_not_left_open(directory):
+    before = descriptors()
+    with full_disk(8), pytest.raises(OSError, match="too large"):
+        open_budget_file("a")
+    assert descriptors() == before
 
 
 def test_forked_child_spends_of_the_same_budget(mine):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from full_disk import full_disk
 from headrace import Budget, BudgetError, Price, predict
 from headrace.core.events import UsageReported
 from headrace.runtime import usage_meter
@@ -93,7 +94,8 @@ def test_file_that_fails_later_leaves_what_this_process_has_spent(directory, cap
     meter.priced(USED)
     (file,) = Path(directory).glob("*.budget")
     os.truncate(file, 8)
-    meter.priced(USED)
+    with full_disk(8):
+        meter.priced(USED)
     assert meter.error is None
     meter.priced(USED)
     assert "3 requests" in str(meter.error)

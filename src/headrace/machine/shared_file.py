@@ -223,10 +223,13 @@ class BudgetFile(SharedFile):
 
     def __init__(self, path: str) -> None:
         super().__init__(path, _FLAG_BYTES)
-        row = next(row for row in count() if self.lock(_FIRST_ROW + row))
-        self._place = _FLAG_BYTES + row * _SPENT.size
-        self._own = Spent(*_SPENT.unpack(os.pread(self.file, _SPENT.size, self._place).ljust(_SPENT.size, b"\0")))
-        self.add(Spent())
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, self.file)
+            row = next(row for row in count() if self.lock(_FIRST_ROW + row))
+            self._place = _FLAG_BYTES + row * _SPENT.size
+            self._own = Spent(*_SPENT.unpack(os.pread(self.file, _SPENT.size, self._place).ljust(_SPENT.size, b"\0")))
+            self.add(Spent())  # the disk may be full
+            undo.pop_all()
 
     def add(self, spent: Spent) -> None:
         """Adds to what has been spent; call it from one thread at a time."""
