@@ -226,3 +226,13 @@ def test_a_batch_that_was_too_large_for_the_time_limit_is_reported():
     good, _, _ = answers(64, attempt, too_large=too_large.append)
     assert good == list(range(64))
     assert list(map(len, too_large)) == list(map(len, overran)) == [64]
+
+
+def test_what_is_not_caught_fails_no_element_while_the_breaker_is_open():
+    """A call without memory is cut as ever, and each element gets its own error."""
+    breaker = CircuitBreaker(1)
+    breaker.record(succeeded=False)
+    breaker.probes = lambda size, cost: [0]
+    _, bad, parts = answers(8, Model(range(8), ceiling=1), breaker=breaker, caught=ValueError)
+    assert bad == [*range(8)]
+    assert {type(part.answer.error) for part in parts} == {ValueError}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 
 import pytest
 
@@ -135,5 +137,22 @@ def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_used(ope
     ctrl_c_in(HostedWorker._await_load)
     with pytest.raises(KeyboardInterrupt):
         run(worker, [1, 2])
+    gate.open()
+    assert run(worker, [1, 2]) == [2, 4]
+
+
+def test_ctrl_c_while_the_load_is_awaited_leaves_its_thread_to_be_waited_for(opened, gate):
+    worker = opened(hosted(doubling(gate.load)))
+    [loads] = [one for one in threading.enumerate() if one.name == "headrace starts a host"]
+
+    def interrupt():
+        assert wait_until(gate.is_reached)
+        time.sleep(0.2)  # nothing tells that the other thread waits
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        worker.ready()
+    assert loads.is_alive()
     gate.open()
     assert run(worker, [1, 2]) == [2, 4]

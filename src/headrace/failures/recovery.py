@@ -88,7 +88,7 @@ class Recovery(Generic[ResultT]):
             if not self._billed and not isinstance(answer.error, PredictionCountError):
                 search: FailureSearch[ResultT] = FailureSearch(  # not kept: as a cycle it would keep the model
                     lambda part, _: _as_lost(self._insisted(part, self._tried(part))),
-                    breaker=self._breaker,
+                    breaker=self._breaker if isinstance(answer.error, self._caught) else None,
                     forgives=False,  # who calls a model in a host has repeated the call
                     gives_up_single=True,
                     too_large=self._too_large,

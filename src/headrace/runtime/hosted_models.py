@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from queue import SimpleQueue
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
@@ -169,20 +170,24 @@ class HostedModels:
         """Does work that asks these models for something, on a thread of its own; ``close`` ends it.
 
         Returns:
-            What waits until it is done, and raises what it has raised.
+            What waits, once, until it is done, and raises what it has raised.
         """
-        errors: list[BaseException] = []
+        # Not joined: Ctrl-C during ``Thread.join`` makes Python take the thread for ended (before 3.13), and ``close``
+        # would not wait for it. Nor an Event, whose lock Ctrl-C may leave locked.
+        ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
         def run() -> None:
             try:
                 work()
             except BaseException as error:
-                errors.append(error)
+                ended.put(error)
+            else:
+                ended.put(None)
 
         def wait() -> None:
-            thread.join()
-            if errors:
-                raise errors.pop()
+            error = ended.get()
+            if error is not None:
+                raise error
 
         thread = threading.Thread(target=run, name="headrace starts a host", daemon=True)
         thread.start()
