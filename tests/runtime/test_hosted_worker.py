@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -87,6 +88,21 @@ def test_hosts_that_die_while_loading_are_reported_and_the_first_one_costs_nothi
     assert {(event.model, event.timed_out) for event in events.of(HostLost)} == {("", False)}
     [failed] = events.of(BatchFailed)
     assert failed.error is failure.error
+
+
+def test_attempts_of_a_dead_letter_are_those_with_its_element(opened, tmp_path):
+    """Also of those that fail together, of which some were tried alone before."""
+    log = tmp_path / "log"
+
+    def die_of(batch):
+        with log.open("a") as file:
+            print(*batch, file=file)
+        os._exit(3)
+
+    failures = run(opened(hosted(Acting(die_of), Exception, batching=fixed(64))), range(64))
+    tries = Counter(map(int, log.read_text().split()))
+    assert {failure.element: failure.attempts for failure in failures} == tries
+    assert len(set(tries.values())) > 1
 
 
 def test_model_that_fails_to_load_does_not_affect_other_models(opened):

@@ -39,13 +39,13 @@ class _Task(NamedTuple):
 
     work: Work
     batch: AnyBatch
-    losses: int = 0
-    """How many hosts have been lost over the first element of it."""
+    losses: Mapping[int, int] = {}
+    """How many hosts have been lost over each of its elements."""
 
     def pick(self, positions: Sequence[int]) -> tuple[_Task, Sequence[int]]:
         """A task with some of the elements (or rows); also the position within it of each given position's element."""
         batch, firsts = self.batch.pick(positions)
-        return _Task(self.work._replace(weight=batch.weight, useful=batch.useful), batch, self.losses), firsts
+        return _Task(self.work._replace(weight=batch.weight, useful=batch.useful), batch), firsts
 
 
 class HostExecutor:
@@ -153,7 +153,8 @@ class HostExecutor:
             is_over = is_raised or task.work.model in self._plan.remote
         succeeded = False
         for positions, one in [(everything, first)] if is_over else self._searched(task, first, losses):
-            part = task.pick(positions)[0]._replace(losses=losses[positions[0]])
+            part, firsts = task.pick(positions)
+            part = part._replace(losses={place: losses[one] for place, one in enumerate(firsts)})
             if isinstance(one, Caught | LostBatch):
                 yield from self._give_up(part, one)
             elif isinstance(one[0], Done):
@@ -220,7 +221,7 @@ class HostExecutor:
             raise with_traceback_of(*caught)
         for position, element in enumerate(task.batch.elements):
             failure = self._operations.fail(None, stage, index, element, caught)
-            yield self._failure(task, position, replace(failure, attempts=0 if task.losses else 1))
+            yield self._failure(task, position, replace(failure, attempts=0 if task.losses.get(position) else 1))
 
     def _as_own_failure(self, task: _Task, position: int, failure: Failure) -> Failure:
         """The host's failure with the element's own tag and attempt count, and the element as sent if that failed."""
@@ -239,7 +240,7 @@ class HostExecutor:
             failure.element,
             failure.caught,
             model=task.work.model if is_own else ONLY,
-            attempts=failure.attempts + task.losses,
+            attempts=failure.attempts + task.losses.get(position, 0),
             source=task.batch.elements[position] if task.work.preprocess else None,
         )
 
