@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import pathlib
 import pickle
+import sys
 import threading
 import traceback
 
@@ -89,6 +90,16 @@ def test_a_class_that_does_not_pickle_is_named():
     assert type(copy) is RemoteError
     assert str(copy) == f"{__name__}.{Local.__qualname__}: row 3: because"
     assert (copy.row, copy.reason) == (3, "because")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no groups")
+def test_members_of_a_group_arrive():
+    inner = ExceptionGroup("b", [Classic(1, "odd"), ValueError(LOCK)])  # noqa: F821 - not in 3.10
+    copy = arrived(ExceptionGroup("a", [inner, LookupError("c")]))  # noqa: F821 - not in 3.10
+    assert str(copy) == "a (2 sub-exceptions)"
+    found = [type(one) for one in (*copy.exceptions[0].exceptions, copy.exceptions[1])]
+    assert found == [Classic, ValueError, LookupError]
+    assert copy.exceptions[0].exceptions[0].row == 1
 
 
 def test_the_traceback_in_the_other_process_is_shown_as_the_cause():

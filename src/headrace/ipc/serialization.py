@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import copyreg
 import importlib.metadata
@@ -272,8 +273,15 @@ def exception_reducers(
     Returns:
         Reducers by exact class, for a pickler's ``dispatch_table`` (set it before constructing a cloudpickle pickler).
     """
-    of_events = (event.error for event in events if hasattr(event, "error"))
-    return {type(error): _reduced for error in (*errors, *of_events) if not _survives(error)}
+    reducers: dict[type, Callable[[Any], Any]] = {}
+    for error in (*errors, *(event.error for event in events if hasattr(event, "error"))):
+        reducers |= _of_members(error) | ({} if _survives(error) else {type(error): _reduced})
+    return reducers
+
+
+def _of_members(error: Any) -> dict[type, Callable[[Any], Any]]:
+    group: Any = getattr(builtins, "BaseExceptionGroup", ())  # Python 3.10 has none
+    return exception_reducers(error.exceptions) if isinstance(error, group) else {}
 
 
 def _reduced(error: BaseException) -> Any:
@@ -302,7 +310,7 @@ def _rebuild(cls: type, args: tuple[Any, ...], attributes: dict[str, Any]) -> An
 def _round_trip(value: Any) -> Any:
     """The value as it would arrive in another process; None: it would not."""
     try:
-        pieces, buffers = pickled(value, all_reducers())
+        pieces, buffers = pickled(value, all_reducers(_of_members(value)))
         return pickle.loads(b"".join(pieces), buffers=buffers)
     except Exception:
         return None
@@ -333,10 +341,7 @@ def _built_in(cls: Any) -> Any:
 
 
 def with_traceback_of(error: BaseException, lines: Iterable[str]) -> BaseException:
-    """Returns ``error`` with ``lines``, its traceback in another process, as its ``__cause__``.
-
-    Fewer than two lines are no traceback and are not attached.
-    """
+    """Returns ``error`` with ``lines``, its traceback in another process, as its ``__cause__``; one line is none."""
     lines = list(lines)
     if len(lines) > 1:
         BaseException.__setattr__(error, "__cause__", HostTraceback("".join(lines)))  # works on frozen dataclasses
