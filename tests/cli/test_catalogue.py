@@ -136,7 +136,7 @@ def test_a_handler_is_described(headrace):
     assert "an example        a DataFrame with one row" in lines
     assert "install           headrace[sklearn], which is installed" in lines
     place = lines.index("  model_uri (needed)  (--model)")
-    assert lines[place + 1].startswith("      path or URI of the model's file.")
+    assert lines[place + 1].startswith("      path, URI or name of the model.")
     assert "  model_file_type=pickle" in lines
     assert "max_batch_weight" in result.out
     assert lines[-1].startswith(

@@ -121,6 +121,8 @@ class FailureSearch(Generic[ResultT]):
         self._overran = 0
         """How many elements have timed out by themselves, and one more if a group has."""
         self._lethal_in_a_row = 0
+        self._raising = 0
+        """How many parts failed with what they raised."""
 
     def among(
         self, positions: Sequence[int], first: Caught | LostBatch | None = None, cost: Probing = HOSTS
@@ -168,14 +170,22 @@ class FailureSearch(Generic[ResultT]):
             if isinstance(answer, LostBatch):
                 yield from self._after_loss(part, answer)
             elif isinstance(answer, Caught) and len(part) > 1 and not isinstance(answer.error, PredictionCountError):
-                if is_out_of_memory(answer.error):
-                    self._most = math.ceil(len(part) / 2)
-                yield from self._in_parts(part, 2)
+                yield from self._halved(part, answer)
             else:
                 if any(place not in self._injected for place in part):
                     self._lethal_in_a_row = 0  # an answer about fatal elements only proves nothing
+                self._raising += isinstance(answer, Caught)
                 yield self._settled(part), answer
             answer = None
+
+    def _halved(self, part: Sequence[int], raised: Caught) -> Found[ResultT]:
+        """Tries the halves of what raised: if none of the first failed, the second would raise again."""
+        if is_out_of_memory(raised.error):
+            self._most = math.ceil(len(part) / 2)
+        middle, raising = len(part) // 2, self._raising
+        yield from self._tried(part[:middle])
+        is_known = self._raising == raising and len(part) > middle + 1 and not is_out_of_memory(raised.error)
+        yield from self._tried(part[middle:], raised if is_known else None)
 
     def _in_parts(self, positions: Sequence[int], count: int) -> Found[ResultT]:
         bounds = [len(positions) * n // count for n in range(count + 1)]
