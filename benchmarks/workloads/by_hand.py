@@ -14,10 +14,10 @@ from goals import of, ratios
 from measure import HEADRACE
 
 BY_HAND = "by hand"
-_SEMAPHORES = (8, 32, 128)
+SEMAPHORES = (8, 32, 128)
 
 ABOUT = f"""\
-The loop by hand has a semaphore of {", ".join(map(str, _SEMAPHORES))}, of which the best counts"""
+The loop by hand has a semaphore of {", ".join(map(str, SEMAPHORES))}, of which the best counts"""
 
 Run = dict[str, Any]
 
@@ -37,7 +37,7 @@ def asked(program: str, *words: object, at_once: int | None = None) -> list[str]
 
 def best(run: Callable[[int], Run], figure: str, *, quick: bool = False) -> Run:
     """The run by hand whose semaphore gives the most."""
-    return max(map(run, _SEMAPHORES[1:2] if quick else _SEMAPHORES), key=itemgetter(figure))
+    return max(map(run, SEMAPHORES[1:2] if quick else SEMAPHORES), key=itemgetter(figure))
 
 
 def in_turn(

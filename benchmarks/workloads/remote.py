@@ -34,9 +34,10 @@ ABOUT = f"""\
 A server in a process of its own answers each request after {LATENCY_SECS * 1e3:.0f} ms, and refuses those beyond its
 quota (a token bucket that holds a tenth of a second's) with 429, without Retry-After. Requests have one element. *Of
 the ideal* is the number of right answers, divided by the quota and by the time from the first request to the last
-answer. A run takes about half a minute at the ideal rate; those of Beam and of Ray Data with one worker have fewer rows
-and take ten seconds. The peers run once. Several processes share a runtime directory, as the workers of a machine do;
-each has as many elements. Beam's `RemoteModelHandler` runs with its defaults, on the FnApiRunner with one thread.
+answer. A run takes about half a minute at the ideal rate; those of sides that cannot reach it have fewer rows and take
+ten seconds. The peers run once. *By hand* is a loop with a semaphore, which tries again 0.1 s after a refusal. Several
+processes share a runtime directory, as the workers of a machine do; each has as many elements. Beam's
+`RemoteModelHandler` runs with its defaults, on the FnApiRunner with one thread.
 
 {remote_ray.ABOUT}"""
 
@@ -45,8 +46,13 @@ _QUOTAS = (1000, 200)
 _ASYNC, _THREADS = f"{HEADRACE}, async", f"{HEADRACE}, threads"
 _TWO, _FOUR = f"{HEADRACE}, 2 processes", f"{HEADRACE}, 4 processes"
 _OURS = (_ASYNC, _THREADS, _TWO, _FOUR)
-_SLOW = {BEAM: 1 / LATENCY_SECS, remote_ray.RAY: remote_ray.BY_WORKER}
-"""Sides that cannot use the quota, and how many requests a second they make."""
+_BY_HAND = {f"{by_hand.BY_HAND}, {most} at once": most for most in by_hand.SEMAPHORES}
+_SLOW = {
+    BEAM: 1 / LATENCY_SECS,
+    remote_ray.RAY: remote_ray.BY_WORKER,
+    **{side: most / LATENCY_SECS for side, most in _BY_HAND.items()},
+}
+"""Sides that make at most so many requests a second."""
 
 GOALS = [
     goal
@@ -71,8 +77,9 @@ def facts(folder: Path, repeats: int, *, quick: bool) -> Iterator[dict[str, Any]
     """One row for each quota and side."""
     for quota in _QUOTAS[-1:] if quick else _QUOTAS:
         for side, run in {**_SIDES, **remote_ray.sides(quota)}.items():
-            seconds = 1 if quick else 10 if side in _SLOW else 30
-            count = int(seconds * min(quota, _SLOW.get(side, quota))) // 4 * 4
+            most = _SLOW.get(side, quota)
+            seconds = 1 if quick else 10 if most < quota else 30
+            count = int(seconds * min(quota, most)) // 4 * 4
             runs = [measure(run, quota, count) for _ in range(repeats if side in _OURS else 1)]
             if side in _OURS and any(one.right < count for one in runs):
                 raise AssertionError("predictions are wrong or missing")
@@ -212,5 +219,6 @@ _SIDES: dict[str, Callable[[int, int], int]] = {
     _THREADS: predict_on_threads,
     _TWO: partial(run_processes, processes=2),
     _FOUR: partial(run_processes, processes=4),
+    **{side: partial(run_processes, processes=1, at_once=most) for side, most in _BY_HAND.items()},
     BEAM: run_beam,
 }
