@@ -49,6 +49,7 @@ def test_quick_run_measures_each_workload(tmp_path):
     facts = {fact["requests"]: fact for fact in json.loads((tmp_path / "remote.json").read_text())["facts"]}
     assert {side.partition(", ")[2]: fact["rows answered"] for side, fact in facts.items()} == {
         **{f"Headrace, {way}": "200 of 200" for way in ("async", "threads", "2 processes", "4 processes")},
+        **{f"by hand, {most} at once": f"{count} of {count}" for most, count in ((8, 160), (32, 200), (128, 200))},
         "Beam": "20 of 20",
         "Ray Data": "3 of 80",
         **{f"Ray Data, {way}": "3 of 200" for way in ("13 workers", "told the quota")},
