@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-import time
 
 import pytest
 
@@ -141,14 +141,15 @@ def test_ctrl_c_while_the_first_batch_waits_leaves_a_worker_that_can_be_used(ope
     assert run(worker, [1, 2]) == [2, 4]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_while_the_load_is_awaited_leaves_its_thread_to_be_waited_for(opened, gate):
     worker = opened(hosted(doubling(gate.load)))
     [loads] = [one for one in threading.enumerate() if one.name == "headrace starts a host"]
 
     def interrupt():
-        assert wait_until(gate.is_reached)
-        time.sleep(0.2)  # nothing tells that the other thread waits
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        main = threading.main_thread().ident
+        assert wait_until(lambda: gate.is_reached() and sys._current_frames()[main].f_code.co_name == "wait")
+        signal.pthread_kill(main, signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
