@@ -166,16 +166,19 @@ class GeminiModelHandler(TextEndpointHandler[Any]):
 
     def _client_options(self) -> Any:
         """How requests travel: once, since Headrace retries."""
-        limits = {"limits": httpx.Limits(max_connections=_IN_FLIGHT, max_keepalive_connections=_IN_FLIGHT)}
-        options = {"timeout": _TIMEOUT_MS, **self._http_options}
-        if self.use_vertex and self.use_vertex_flex_api:
-            options = {"api_version": "v1", **options, "headers": {**_FLEX_HEADERS, **(options.get("headers") or {})}}
-        options["base_url"] = self._url or options.get("base_url")
-        options["retry_options"] = HttpRetryOptions(attempts=1)
-        options["client_args"] = {**limits, **(options.get("client_args") or {})}
+        is_flex = self.use_vertex and self.use_vertex_flex_api
+        flex = {"api_version": "v1", "headers": _FLEX_HEADERS} if is_flex else {}
+        options = HttpOptions(timeout=_TIMEOUT_MS, **flex)
+        for name, value in self._http_options.items():
+            setattr(options, name, {**options.headers, **value} if name == "headers" and options.headers else value)
+        options.base_url = self._url or options.base_url
+        options.retry_options = HttpRetryOptions(attempts=1)
+        limits = httpx.Limits(max_connections=_IN_FLIGHT, max_keepalive_connections=_IN_FLIGHT)
+        options.client_args = {"limits": limits, **(self._http_options.get("client_args") or {})}
         # Where aiohttp is installed, Google's client would use it, and repeat lost requests after up to ten seconds.
-        given = {**limits, "follow_redirects": True, **(options.get("async_client_args") or {})}
-        return HttpOptions(**options, httpx_async_client=httpx.AsyncClient(**given))
+        given = {"limits": limits, "follow_redirects": True, **(self._http_options.get("async_client_args") or {})}
+        options.httpx_async_client = httpx.AsyncClient(**given)
+        return options
 
     @property
     def request(self) -> Callable[..., Any]:
