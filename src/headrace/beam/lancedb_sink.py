@@ -243,6 +243,6 @@ def _repeated(action: Callable[[], Any]) -> Any:
         except (RuntimeError, ValueError) as error:
             if attempt == _ATTEMPTS or not any(sign in str(error) for sign in _CONFLICTS):
                 raise
-        # The back-off after a conflict: LanceDB tells nobody when the other writer is through.
+        # Back off after a conflict: LanceDB does not signal when the other writer is done.
         time.sleep(random.random() * backoff(attempt, 0.1, 5))  # noqa: S311 - jitter keeps no secret
         attempt += 1

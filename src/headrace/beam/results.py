@@ -174,7 +174,7 @@ def _metrics_of(result: Any) -> tuple[dict[str, int], dict[str, DistributionResu
     distributions: dict[str, DistributionResult] = {}
     try:
         found = result.metrics().query()
-    except (AttributeError, NotImplementedError):
+    except (AttributeError, NotImplementedError):  # a runner without metrics
         return {}, {}
     for counter in found["counters"]:
         counters[counter.key.metric.name] += counter.result

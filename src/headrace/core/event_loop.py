@@ -158,7 +158,7 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, secs: float) -> None:
-        """Has the function called in so many seconds, unless it is to be called earlier, or a little later."""
+        """Schedules the function ``secs`` from now; an alarm that is due earlier, or a little later, stays as it is."""
         now, together = self._loop.time(), self._TOGETHER_SECS
         when = now + max(secs, together)
         if self._timer is None or not now < self._timer.when() <= when + together:
@@ -230,7 +230,7 @@ async def _for_a_while(*ending: Awaitable[Any]) -> None:
 
 
 _on_threads: set[asyncio.Future[Ended]] = set()
-"""The calls of this process that run on threads, or wait for one; nobody waits for those that are cancelled."""
+"""This process's calls that run on a thread or wait for one. A cancelled call is not awaited."""
 
 
 class Threads:

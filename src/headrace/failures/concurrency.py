@@ -289,7 +289,7 @@ class MinuteBudget:
             self._owed = 0.0
 
     def finished(self, tokens: int) -> None:
-        """A request is over; it took so many tokens, 0: unknown, or it was not billed."""
+        """Counts the tokens of a request that is over; 0 if they are unknown or were not billed."""
         if not self._token_secs:
             return
         mean = self._board.state.tokens

@@ -8,7 +8,7 @@ from headrace.failures.endpoint_board import Board, Undo
 
 
 class _Round:
-    """The latencies of requests that left since it ``began``, in at least so many answers."""
+    """Latencies of at least ``size`` requests, all sent after the round ``began``."""
 
     _FEWEST, _MOST = 8, 128
     """The fewest answers that mean anything, and the most that are waited for to be precise."""
@@ -43,7 +43,7 @@ class LatencyLimit:
     for a round trip, and beyond 75, 8 % of the limit if that takes 50 ms, up to all of it if it takes longer. Once
     latency rises, each round of answers sets the limit to ``g * limit + sqrt(limit) / 2``, where ``g = min(1, 1.5 *
     alone / latency)``: the gradient of Netflix's concurrency-limits. ``latency`` is the round's mean, and ``alone``
-    the mean while little waits, which follows lower means. A round at a third of the limit measures it anew, every 50
+    the mean while few requests wait; lower means lower it. A round at a third of the limit measures it anew, every 50
     rounds and once the limit has halved. If that round is slow, too, the limit is restored, unless the next round is
     slower still: then requests wait for each other, or for those of others. A round that uses less than half of the
     limit says nothing about it.
@@ -82,7 +82,7 @@ class LatencyLimit:
         self._round.in_flight = max(self._round.in_flight, in_flight)
 
     def answered(self, now: float, started: float, size: int, *, client_is_busy: bool = False) -> None:
-        """Learns from a request of so many elements that was answered: larger ones may take longer."""
+        """Learns from an answered request; ``size`` is its number of elements: larger requests may take longer."""
         state, latency = self._board.state, now - started
         if state.turned_at > self._round.began:  # another process has ended a round: it counts once
             self._turn(state.turned_at)

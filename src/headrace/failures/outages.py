@@ -37,7 +37,7 @@ class RefusalBreaker:
     """
 
     _IN_A_ROW, _WORKS_AGAIN = 5, 3
-    """Requests in a row that nobody takes: an outage. Refusals in a row that end one: what is left is a quota."""
+    """So many unavailable answers in a row begin an outage; so many refusals in a row end it: only a quota is left."""
     _FIRST_SECS = 0.03
     _LONGEST_SECS = 1.0
 

@@ -191,8 +191,8 @@ class Batches:
                 self._try(batch)
 
     def _gathered(self) -> list[_Waiting]:
-        """All that wait, after a moment for others to come: nothing tells that no other is about to."""
-        time.sleep(_GATHER_SECS)
+        """All waiting requests, after a moment for others to join them."""
+        time.sleep(_GATHER_SECS)  # other callers may be about to ask, and nothing says whether they are
         with self._lock:
             waiting, self._waiting = self._waiting, []
             self._has_thread = bool(waiting)

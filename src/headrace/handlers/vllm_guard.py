@@ -62,10 +62,10 @@ def _end(server: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.wait(GRACE_SECS)
     deadline = time.monotonic() + _REST_SECS
-    while _are_left(server):  # orphans become this process's children; no call waits for all of them, so it polls
+    while _are_left(server):  # orphans become this process's children
         if time.monotonic() > deadline:
             _send(signal.SIGKILL, server)
-        time.sleep(_PAUSE_SECS)
+        time.sleep(_PAUSE_SECS)  # no call waits for all of them
 
 
 def _are_left(server: subprocess.Popen[bytes]) -> bool:
